@@ -1,0 +1,334 @@
+/* The kernel slots: one args struct per slot and the list of them (BK_SLOTS). Pure interface: no engine, no backend.
+ *
+ * Rules for every kernel
+ *  - Pointers named in `const void *` / `void *` are arrays of the backend's real type (bk_backend.dtype: f32, or f64 on ref), contiguous,
+ *    row-major, in backend memory; `const int32_t *` are ids. Outputs never overlap inputs unless the slot says so.
+ *  - Forward kernels overwrite their outputs. Backward kernels ACCUMULATE (+=) into d*; a d* that is NULL is not wanted.
+ *  - No allocation: scratch comes from `w` (bk_backend.work tells how much a call needs). No global state.
+ *  - Same bytes whatever the number of threads: reductions in fixed order (per row: 32 strided lanes, then a halving tree;
+ *    over rows: fixed tiles of rows, then the same tree). No atomics.
+ *  - Rounding is half to even; the clip mask is inclusive (spec decisions 1, 22).
+ */
+#ifndef BK_KERNELS_H
+#define BK_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/status.h"
+
+typedef enum bk_dtype { BK_F32, BK_F64, BK_I32, BK_U8, BK_DTYPE_COUNT } bk_dtype;
+
+/* Scratch memory of one kernel call, 64-byte aligned. */
+typedef struct bk_work {
+    void *base;
+    size_t size;
+} bk_work;
+
+/* C[m,n] = op(A) op(B) + beta C.  op(A) is A [m,k] or, with ta, A^T of A [k,m]; op(B) is B [k,n] or, with tb, B^T of B [n,k]. beta 0 or 1. */
+typedef struct bk_gemm_args {
+    int64_t m, n, k;
+    int ta, tb;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    int beta;
+} bk_gemm_args;
+
+/* y[rows,cols] += b[cols] */
+typedef struct bk_bias_fwd_args {
+    int64_t rows, cols;
+    const void *b;
+    void *y;
+} bk_bias_fwd_args;
+/* db[cols] += column sums of dy[rows,cols] */
+typedef struct bk_bias_bwd_args {
+    int64_t rows, cols;
+    const void *dy;
+    void *db;
+} bk_bias_bwd_args;
+
+/* y = x * rstd * w over rows of `cols`; rstd[rows] = 1/sqrt(mean(x^2) + eps) */
+typedef struct bk_rmsnorm_fwd_args {
+    int64_t rows, cols;
+    double eps;
+    const void *x, *w;
+    void *y, *rstd;
+} bk_rmsnorm_fwd_args;
+typedef struct bk_rmsnorm_bwd_args {
+    int64_t rows, cols;
+    const void *x, *w, *rstd, *dy;
+    void *dx, *dw;
+} bk_rmsnorm_bwd_args;
+
+/* Half-rotation RoPE: x[batch,tokens,heads,dim]; token t takes row pos0 + t of table[positions, dim] = (cos[dim/2], sin[dim/2]).
+ * y_i = x_i cos_i - x_{i+dim/2} sin_i;  y_{i+dim/2} = x_{i+dim/2} cos_i + x_i sin_i. `inverse` turns back; `accumulate` adds to y. */
+typedef struct bk_rope_args {
+    int64_t batch, tokens, heads, dim, pos0;
+    const void *x, *table;
+    void *y;
+    int inverse, accumulate;
+} bk_rope_args;
+
+/* Causal grouped-query attention. q[B,T,H,d], k,v[B,T,Hkv,d], prefix_k,prefix_v[Hkv,P,d] (NULL if P = 0), o[B,T,H,d], lse[B,H,T].
+ * Query head h reads kv head h / (H/Hkv). Token t sees all P prefix keys and real keys max(0, t-window+1) .. t (window 0: 0 .. t).
+ * scores = scale q.k;  lse = log-sum-exp of the visible scores.  The T x T matrix is never kept: backward rebuilds it in tiles. */
+typedef struct bk_attention_fwd_args {
+    int64_t batch, tokens, heads, kv_heads, dim, prefix, window;
+    double scale;
+    const void *q, *k, *v, *prefix_k, *prefix_v;
+    void *o, *lse;
+} bk_attention_fwd_args;
+typedef struct bk_attention_bwd_args {
+    bk_attention_fwd_args f; /* o and lse as the forward left them */
+    const void *d_o;         /* gradient of o */
+    void *dq, *dk, *dv;
+} bk_attention_bwd_args;
+/* err[Hkv] (f64) += sum over batch, group's query heads, tokens, keys of (softmax(scale q k) - softmax(scale q k2))^2: the key search's objective */
+typedef struct bk_score_err_args {
+    bk_attention_fwd_args f; /* v, prefix_v, o, lse unused */
+    const void *k2;
+    double *err;
+} bk_score_err_args;
+
+/* y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); finite for every finite input */
+typedef struct bk_swiglu_fwd_args {
+    int64_t n;
+    const void *gate, *up;
+    void *y;
+} bk_swiglu_fwd_args;
+typedef struct bk_swiglu_bwd_args {
+    int64_t n;
+    const void *gate, *up, *dy;
+    void *dgate, *dup;
+} bk_swiglu_bwd_args;
+
+/* y = a + b */
+typedef struct bk_add_args {
+    int64_t n;
+    const void *a, *b;
+    void *y;
+} bk_add_args;
+/* y += alpha x */
+typedef struct bk_axpy_args {
+    int64_t n;
+    double alpha;
+    const void *x;
+    void *y;
+} bk_axpy_args;
+
+/* y[n,cols] = table[ids]; backward adds up repeated ids in the order of n */
+typedef struct bk_embedding_fwd_args {
+    int64_t n, cols, vocab;
+    const void *table;
+    const int32_t *ids;
+    void *y;
+} bk_embedding_fwd_args;
+typedef struct bk_embedding_bwd_args {
+    int64_t n, cols, vocab;
+    const int32_t *ids;
+    const void *dy;
+    void *dtable;
+} bk_embedding_bwd_args;
+
+/* y = M x (or M^T x) for rows of length n = blocks * base * pow2, M = blockdiag of (H_base (x) Sylvester_pow2) / sqrt(base * pow2):
+ * view a block as [base, pow2], butterflies on each row of pow2, then H_base across the rows, then the scale. h: base x base, +-1, real type, NULL if base = 1. */
+typedef struct bk_hadamard_args {
+    int64_t rows, base, pow2, blocks;
+    const void *x, *h;
+    void *y;
+    int transpose, accumulate;
+} bk_hadamard_args;
+
+/* Published reconstruction losses over pred, target [samples * tokens, cols] -> loss[1].
+ * mse: mean of all (p - t)^2.  skip_mse: mse with the 3 tokens per sample of largest mean|target| zeroed, still divided by all elements.
+ * clamp_mse: both clamped to +-10.  normalized_mse: both divided by the token's max|target| (1 if that is 0).  cosine: 1 - mean cosine per token. */
+typedef enum bk_loss_kind { BK_LOSS_MSE, BK_LOSS_SKIP_MSE, BK_LOSS_CLAMP_MSE, BK_LOSS_NORMALIZED_MSE, BK_LOSS_COSINE, BK_LOSS_COUNT } bk_loss_kind;
+typedef struct bk_loss_fwd_args {
+    bk_loss_kind kind;
+    int64_t samples, tokens, cols;
+    const void *pred, *target;
+    void *loss;
+} bk_loss_fwd_args;
+typedef struct bk_loss_bwd_args {
+    bk_loss_kind kind;
+    int64_t samples, tokens, cols;
+    const void *pred, *target, *dloss; /* dloss[1] */
+    void *dpred;
+} bk_loss_bwd_args;
+
+/* nll[rows] = -log softmax(logits[rows,cols])[target]; lse[rows] saved. A target outside 0..cols-1 is BK_EINVAL. */
+typedef struct bk_xent_fwd_args {
+    int64_t rows, cols;
+    const void *logits;
+    const int32_t *target;
+    void *nll, *lse;
+} bk_xent_fwd_args;
+typedef struct bk_xent_bwd_args {
+    int64_t rows, cols;
+    const void *logits, *lse, *dnll;
+    const int32_t *target;
+    void *dlogits;
+} bk_xent_bwd_args;
+
+/* Gradient checks difference the function with its rounding frozen: RECORD stores residual and clip mask, REPLAY uses them (ref only). */
+typedef enum bk_freeze { BK_FREEZE_OFF, BK_FREEZE_RECORD, BK_FREEZE_REPLAY } bk_freeze;
+
+/* Fake-quantization with stored steps (weights, static activations): x[rows,cols] in groups of `group` along a row;
+ * parameter index = row * (cols/group) + g when per_row (weights), g otherwise (activations: per tensor group = cols, per head group = head dim).
+ * u = rne(x / s) + zr; c = clamp(u, qmin, qmax); y = (c - zr) s; zr = clamp(rne(z), qmin, qmax), 0 if z is NULL.
+ * codes (may be NULL) gets c. y may be NULL when only codes are wanted. */
+typedef struct bk_fakequant_fwd_args {
+    int64_t rows, cols, group;
+    int per_row, qmin, qmax;
+    const void *x, *s, *z;
+    void *y;
+    int32_t *codes;
+    bk_freeze freeze;
+    void *frozen; /* [2 * rows * cols] reals: residual, and code or NaN: ref only */
+} bk_fakequant_fwd_args;
+/* dx += dy in the mask; ds += sum dy (c - zr - x/s in the mask, c - zr outside); dz += sum dy (0 in the mask, -s outside). */
+typedef struct bk_fakequant_bwd_args {
+    int64_t rows, cols, group;
+    int per_row, qmin, qmax;
+    const void *x, *s, *z, *dy;
+    void *dx, *ds, *dz;
+} bk_fakequant_bwd_args;
+
+/* Fake-quantization with ranges of each (row, group): decisions 3, 5, 22. gamma[1], beta[1] (NULL = 1).
+ * symmetric: m = max|x|, Q = qmax - qmin, s = 2 gamma m / Q, codes from (x / m) * (Q / (2 gamma)), y = c s; zero row: y = 0.
+ * asymmetric (qmin = 0): s = (gamma max - beta min) / qmax, z = -rne(beta min / s) unbounded, c = clamp(rne(x/s) + z, 0, qmax), y = (c - z) s;
+ * max - min < 1e-5 max|x| (or = 0): s = max|x| (1 if 0), z = -rne(min/s), y = x, dx += dy; gamma max - beta min <= 0: factors count as 1.
+ * step, zero [rows * cols/group] (may be NULL) get s and z. */
+typedef struct bk_dynquant_fwd_args {
+    int64_t rows, cols, group;
+    int symmetric, qmin, qmax;
+    const void *x, *gamma, *beta;
+    void *y, *step, *zero;
+    int32_t *codes;
+    bk_freeze freeze;
+    void *frozen; /* [2 * rows * cols + rows * cols/group] reals: residual, code or NaN, zero: ref only */
+} bk_dynquant_fwd_args;
+/* With G = sum over the group of dy (c - z - x/s in the mask, c - z outside):
+ * symmetric: dx += dy [mask] + G (2 gamma/Q) sign(x)/ties at the maxima of |x|; dgamma += sum G 2 m / Q.
+ * asymmetric: dx += dy [mask] + G gamma/Q /ties at the maxima - G beta/Q /ties at the minima; dgamma += sum G max/Q; dbeta -= sum G min/Q. */
+typedef struct bk_dynquant_bwd_args {
+    int64_t rows, cols, group;
+    int symmetric, qmin, qmax;
+    const void *x, *gamma, *beta, *dy;
+    void *dx, *dgamma, *dbeta;
+} bk_dynquant_bwd_args;
+
+/* lo, hi = min and max per parameter index (as in fakequant); `accumulate` keeps the smaller / larger of old and new. */
+typedef struct bk_minmax_args {
+    int64_t rows, cols, group;
+    int per_row, accumulate;
+    const void *x;
+    void *lo, *hi;
+} bk_minmax_args;
+/* out[rows] = max over the row of |x| */
+typedef struct bk_absmax_args {
+    int64_t rows, cols;
+    const void *x;
+    void *out;
+} bk_absmax_args;
+/* err[cols/group] (f64, host or backend memory as the backend's) += sum over rows and group of (a - b)^2 */
+typedef struct bk_sqerr_args {
+    int64_t rows, cols, group;
+    const void *a, *b;
+    double *err;
+} bk_sqerr_args;
+/* out[rows] (f64) = sum over the row of a b */
+typedef struct bk_rowdot_args {
+    int64_t rows, cols;
+    const void *a, *b;
+    double *out;
+} bk_rowdot_args;
+
+/* AdamW step t = 1, 2, ... (decoupled weight decay): p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr/(1-b1^t) m / (sqrt(v/(1-b2^t)) + eps) */
+typedef struct bk_adamw_args {
+    int64_t n, t;
+    double lr, beta1, beta2, eps, wd;
+    void *p, *m, *v;
+    const void *g;
+} bk_adamw_args;
+/* p = max(p, lo) elementwise; *count (f64[1]) += number of elements raised */
+typedef struct bk_floor_args {
+    int64_t n;
+    void *p;
+    const void *lo;
+    double *count;
+} bk_floor_args;
+/* *sum (f64[1]) = sum of squares */
+typedef struct bk_sumsq_args {
+    int64_t n;
+    const void *x;
+    double *sum;
+} bk_sumsq_args;
+/* *first (f64[1]) = index of the first NaN or Inf, -1 if there is none */
+typedef struct bk_finite_args {
+    int64_t n;
+    const void *x;
+    double *first;
+} bk_finite_args;
+typedef struct bk_fill_args {
+    int64_t n;
+    double value;
+    void *x;
+} bk_fill_args;
+typedef struct bk_scale_args {
+    int64_t n;
+    double alpha;
+    void *x;
+} bk_scale_args;
+
+#define BK_SLOTS(BK_SLOT)                          \
+    BK_SLOT(gemm, bk_gemm_args)                    \
+    BK_SLOT(bias_fwd, bk_bias_fwd_args)            \
+    BK_SLOT(bias_bwd, bk_bias_bwd_args)            \
+    BK_SLOT(rmsnorm_fwd, bk_rmsnorm_fwd_args)      \
+    BK_SLOT(rmsnorm_bwd, bk_rmsnorm_bwd_args)      \
+    BK_SLOT(rope, bk_rope_args)                    \
+    BK_SLOT(attention_fwd, bk_attention_fwd_args)  \
+    BK_SLOT(attention_bwd, bk_attention_bwd_args)  \
+    BK_SLOT(score_err, bk_score_err_args)          \
+    BK_SLOT(swiglu_fwd, bk_swiglu_fwd_args)        \
+    BK_SLOT(swiglu_bwd, bk_swiglu_bwd_args)        \
+    BK_SLOT(add, bk_add_args)                      \
+    BK_SLOT(axpy, bk_axpy_args)                    \
+    BK_SLOT(embedding_fwd, bk_embedding_fwd_args)  \
+    BK_SLOT(embedding_bwd, bk_embedding_bwd_args)  \
+    BK_SLOT(hadamard, bk_hadamard_args)            \
+    BK_SLOT(loss_fwd, bk_loss_fwd_args)            \
+    BK_SLOT(loss_bwd, bk_loss_bwd_args)            \
+    BK_SLOT(xent_fwd, bk_xent_fwd_args)            \
+    BK_SLOT(xent_bwd, bk_xent_bwd_args)            \
+    BK_SLOT(fakequant_fwd, bk_fakequant_fwd_args)  \
+    BK_SLOT(fakequant_bwd, bk_fakequant_bwd_args)  \
+    BK_SLOT(dynquant_fwd, bk_dynquant_fwd_args)    \
+    BK_SLOT(dynquant_bwd, bk_dynquant_bwd_args)    \
+    BK_SLOT(minmax, bk_minmax_args)                \
+    BK_SLOT(absmax, bk_absmax_args)                \
+    BK_SLOT(sqerr, bk_sqerr_args)                  \
+    BK_SLOT(rowdot, bk_rowdot_args)                \
+    BK_SLOT(adamw, bk_adamw_args)                  \
+    BK_SLOT(floor, bk_floor_args)                  \
+    BK_SLOT(sumsq, bk_sumsq_args)                  \
+    BK_SLOT(finite, bk_finite_args)                \
+    BK_SLOT(fill, bk_fill_args)                    \
+    BK_SLOT(scale, bk_scale_args)
+
+typedef enum bk_slot {
+#define BK_SLOT(name, args) BK_SLOT_##name,
+    BK_SLOTS(BK_SLOT)
+#undef BK_SLOT
+    BK_SLOT_COUNT
+} bk_slot;
+
+typedef struct bk_kernels {
+#define BK_SLOT(name, args) bk_status (*name)(const args *a, const bk_work *w);
+    BK_SLOTS(BK_SLOT)
+#undef BK_SLOT
+} bk_kernels;
+
+#endif
