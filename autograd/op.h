@@ -17,7 +17,6 @@ typedef struct bk_node {
     bk_tensor *out[BK_MAX_OUT];
     bk_tensor *saved[BK_MAX_SAVED];
     const void *attr;
-    void *frozen; /* gradient checks only */
     struct bk_node *prev;
 } bk_node;
 
@@ -45,11 +44,14 @@ bk_status bk_op_fail(bk_node *n, bk_status code, const char *fmt, ...) __attribu
 bool bk_wants(const bk_node *n, int i);
 void *bk_grad_data(const bk_node *n, int i); /* of input i; NULL if it wants none (or during a dry run) */
 void *bk_dout(const bk_node *n, int i);      /* gradient of output i */
+/* For ops that round: the freeze mode in force and the buffer of `reals` values that goes with it. */
+bk_status bk_op_freeze(bk_node *n, int64_t reals, bk_freeze *mode, void **buffer) BK_MUST_USE;
 static inline void *bk_data(const bk_tensor *t) { return t ? t->data : 0; }
 
 /* Kernel calls: bk_k_NAME(ctx, &args). Null slot: BK_EUNSUP. Dry run: only scratch is measured. */
 #define BK_SLOT(name, args_type) bk_status bk_k_##name(bk_ctx *ctx, const args_type *args) BK_MUST_USE;
 BK_SLOTS(BK_SLOT)
 #undef BK_SLOT
+const char *bk_slot_name(bk_slot slot);
 
 #endif
