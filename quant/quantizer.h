@@ -1,0 +1,79 @@
+/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def.
+ *
+ * Life of an instance: setup (shapes checked, nothing allocated) -> params (learnables declared) -> the driver commits them -> init (min-max values) ->
+ * factors (grid search) -> apply (records fake-quant nodes, every forward) -> codes (integers for export). The driver owns updates, checkpoints, resume and search. */
+#ifndef BK_QUANTIZER_H
+#define BK_QUANTIZER_H
+
+#include "autograd/optim.h"
+#include "autograd/tensor.h"
+
+#define BK_QUANTIZER_ABI 1
+#define BK_QUANTIZER_STATE_MAX 256
+
+typedef enum bk_granularity { BK_PER_TENSOR, BK_PER_CHANNEL, BK_PER_TOKEN, BK_PER_HEAD, BK_PER_GROUP, BK_GRANULARITY_COUNT } bk_granularity;
+extern const char *const bk_granularity_name[BK_GRANULARITY_COUNT]; /* tensor channel token head group */
+
+/* How one tensor is quantized: the values of a config's quant.weight, quant.activation, quant.key, quant.value. */
+typedef struct bk_qspec {
+    char quantizer[16]; /* affine | static | dynamic */
+    int bits;           /* 2 .. 8; 16 = not quantized */
+    bool symmetric;
+    bool restricted;    /* step: restricted, s = max / (2^(N-1) - 1), instead of full, 2 max / (2^N - 1) (decision 2) */
+    bool clip;          /* dynamic: learnable gamma (and beta when asymmetric) */
+    bk_granularity granularity;
+    int64_t group;      /* for BK_PER_GROUP */
+} bk_qspec;
+
+/* What is quantized. Weights: [rows, cols] = [out, in]. Activations: rows = 0, any number of tokens of `cols` values; heads of head_dim at K and V (0 elsewhere). */
+typedef struct bk_qshape {
+    int64_t rows, cols, head_dim;
+    const char *name; /* "q", "down_in": for messages and parameter names */
+} bk_qshape;
+
+typedef struct bk_quantizer {
+    size_t struct_size; /* sizeof(bk_quantizer) of the build it was compiled in */
+    int abi;            /* BK_QUANTIZER_ABI of that build */
+    const char *name, *about;
+    bool for_weights, for_activations;
+    size_t state_size; /* <= BK_QUANTIZER_STATE_MAX */
+    /* BK_EINVAL / BK_ESHAPE with a message for specs and shapes that it cannot do. */
+    bk_status (*setup)(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err);
+    /* Declares learnables through bk_params_add: names "<prefix>.step" etc., lr group 0. */
+    bk_status (*params)(void *st, bk_params *p, const char *prefix);
+    /* Number of independent units: parameter indices (rows x groups, heads) or 1; NULL range means that init needs none. */
+    int64_t (*units)(const void *st);
+    bool (*needs_range)(const void *st);
+    /* Min-max initialisation from lo, hi [units] (NULL when needs_range is false). */
+    bk_status (*init)(bk_ctx *ctx, void *st, const float *lo, const float *hi);
+    /* One point of the search grid: unit i gets factor[i] times the step (or the clipping factors) that init gave it. */
+    bk_status (*factors)(bk_ctx *ctx, void *st, const float *factor);
+    /* Fake-quantized x; records nodes when the context records. */
+    bk_tensor *(*apply)(bk_ctx *ctx, void *st, bk_tensor *x);
+    /* Integer codes of a weight into i32 [rows, cols], between qmin and qmax; NULL for quantizers without stored steps. */
+    bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_tensor *codes, int *qmin);
+} bk_quantizer;
+
+/* The registry (quantizers.def). */
+extern const bk_quantizer *const bk_quantizers[];
+extern const int bk_quantizer_count;
+const bk_quantizer *bk_quantizer_find(const char *name); /* NULL if there is none */
+
+/* One quantizer at one place. */
+typedef struct bk_qinst {
+    const bk_quantizer *q; /* NULL: not quantized */
+    bk_qspec spec;
+    bk_qshape shape;
+    bool on;               /* switched off while others are searched, or after the weight was hardened */
+    union {
+        char bytes[BK_QUANTIZER_STATE_MAX];
+        max_align_t align;
+    } state;
+} bk_qinst;
+
+/* Finds the quantizer of spec and sets the instance up, switched on; bits >= 16 leaves q NULL. Unknown names are BK_EINVAL with the known ones. */
+bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err) BK_MUST_USE;
+/* x itself when there is no quantizer or it is off. */
+bk_tensor *bk_qinst_apply(bk_ctx *ctx, bk_qinst *i, bk_tensor *x);
+
+#endif

@@ -1,0 +1,56 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "quant/quantizer.h"
+
+#define BK_QUANTIZER(name) extern const bk_quantizer bk_quantizer_##name;
+#include "quant/quantizers.def"
+#undef BK_QUANTIZER
+
+const bk_quantizer *const bk_quantizers[] = {
+#define BK_QUANTIZER(name) &bk_quantizer_##name,
+#include "quant/quantizers.def"
+#undef BK_QUANTIZER
+};
+const int bk_quantizer_count = sizeof bk_quantizers / sizeof bk_quantizers[0];
+
+const char *const bk_granularity_name[BK_GRANULARITY_COUNT] = {"tensor", "channel", "token", "head", "group"};
+
+const bk_quantizer *bk_quantizer_find(const char *name)
+{
+    for (int i = 0; i < bk_quantizer_count; i++)
+        if (!strcmp(bk_quantizers[i]->name, name)) return bk_quantizers[i];
+    return NULL;
+}
+
+static bk_status unknown(const char *name, bk_error *err)
+{
+    char known[256] = "";
+    for (int i = 0; i < bk_quantizer_count; i++) {
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", bk_quantizers[i]->name);
+    }
+    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s", name, known);
+}
+
+bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
+{
+    memset(i, 0, sizeof *i);
+    i->spec = *spec;
+    i->shape = *shape;
+    if (spec->bits >= 16) return BK_OK;
+    if (spec->bits < 2 || spec->bits > 8) return bk_fail(err, BK_EINVAL, "%s: %d bits; want 2 to 8, or 16 for none", shape->name, spec->bits);
+    const bk_quantizer *q = bk_quantizer_find(spec->quantizer);
+    if (!q) return unknown(spec->quantizer, err);
+    if (shape->rows ? !q->for_weights : !q->for_activations)
+        return bk_fail(err, BK_EINVAL, "%s: quantizer `%s` is not for %s", shape->name, q->name, shape->rows ? "weights" : "activations");
+    BK_TRY(q->setup(i->state.bytes, spec, shape, err));
+    i->q = q;
+    i->on = true;
+    return BK_OK;
+}
+
+bk_tensor *bk_qinst_apply(bk_ctx *ctx, bk_qinst *i, bk_tensor *x)
+{
+    return i->q && i->on ? i->q->apply(ctx, i->state.bytes, x) : x;
+}

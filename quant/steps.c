@@ -1,0 +1,124 @@
+#include "quant/steps.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Learning-rate group of everything that is not trained. */
+enum { GROUP_QUANT = 0, GROUP_CONSTANT = 3 };
+
+void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax)
+{
+    *qmin = symmetric ? -(1 << (bits - 1)) : 0;
+    *qmax = symmetric ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
+}
+
+/* s = 2 m / Q puts the largest magnitude on a half step; lowered by ulps until it lies on or above it, whatever the rounding (decision 22). */
+static float full_step(float m, int bits)
+{
+    float q = (float)((1 << bits) - 1), s = 2 * m / q;
+    while (s > 0 && m / s < q / 2) s = nextafterf(s, 0);
+    return s;
+}
+
+void bk_step_of_range(int bits, bool symmetric, bool restricted, float lo, float hi, float *s, float *z)
+{
+    *z = 0;
+    if (symmetric) {
+        float m = fmaxf(fabsf(lo), fabsf(hi));
+        *s = restricted ? m / (float)((1 << (bits - 1)) - 1) : full_step(m, bits);
+    } else if (lo == hi) {
+        *s = fabsf(hi); /* a constant is one step away from zero */
+        *z = hi < 0 ? 1 : 0;
+    } else {
+        lo = fminf(lo, 0);
+        hi = fmaxf(hi, 0);
+        *s = hi / (float)((1 << bits) - 1) - lo / (float)((1 << bits) - 1); /* hi - lo could overflow */
+        *z = *s > 0 ? rintf(-lo / *s) : 0;
+    }
+    if (!(*s > 1e-30f)) *s = 1;
+}
+
+bk_status bk_steps_setup(bk_steps *q, const bk_qspec *spec, const bk_qshape *shape, int64_t group, bk_error *err)
+{
+    if (group < 1 || shape->cols % group)
+        return bk_fail(err, BK_ESHAPE, "%s: group size %lld does not divide its %lld columns", shape->name, (long long)group,
+                       (long long)shape->cols);
+    *q = (bk_steps){.attr = {.group = group, .per_row = shape->rows > 0}, .rows = shape->rows, .cols = shape->cols, .bits = spec->bits,
+                    .symmetric = spec->symmetric, .restricted = spec->restricted, .name = shape->name};
+    bk_code_range(spec->bits, spec->symmetric, &q->attr.qmin, &q->attr.qmax);
+    return BK_OK;
+}
+
+int64_t bk_steps_units(const void *st)
+{
+    const bk_steps *q = st;
+    return q->cols / q->attr.group * (q->rows ? q->rows : 1);
+}
+
+bool bk_steps_needs_range(const void *st)
+{
+    (void)st;
+    return true;
+}
+
+bk_status bk_steps_params(void *st, bk_params *p, const char *prefix)
+{
+    bk_steps *q = st;
+    char name[128];
+    int64_t groups = q->cols / q->attr.group, dim[2] = {q->rows, groups};
+    int ndim = q->rows ? 2 : 1;
+    const int64_t *d = q->rows ? dim : dim + 1;
+    snprintf(name, sizeof name, "%s.step", prefix);
+    q->s = bk_params_add(p, name, GROUP_QUANT, true, ndim, d);
+    snprintf(name, sizeof name, "%s.zero", prefix);
+    q->z = q->symmetric ? NULL : bk_params_add(p, name, GROUP_QUANT, false, ndim, d);
+    snprintf(name, sizeof name, "%s.base", prefix);
+    q->base = bk_params_add(p, name, GROUP_CONSTANT, false, ndim, d);
+    return q->s && q->base && (q->symmetric || q->z) ? BK_OK : BK_ENOMEM;
+}
+
+#define CHUNK 256
+
+bk_status bk_steps_init(bk_ctx *ctx, void *st, const float *lo, const float *hi)
+{
+    bk_steps *q = st;
+    const bk_backend *be = bk_ctx_backend(ctx);
+    bk_error *err = bk_ctx_error(ctx);
+    int64_t n = bk_steps_units(st);
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        float s[CHUNK], z[CHUNK];
+        int64_t m = n - i < CHUNK ? n - i : CHUNK;
+        for (int64_t j = 0; j < m; j++) {
+            if (!isfinite(lo[i + j]) || !isfinite(hi[i + j]))
+                return bk_fail(err, BK_ENUMERIC, "%s: range %g..%g of unit %lld is not finite", q->name, (double)lo[i + j],
+                               (double)hi[i + j], (long long)(i + j));
+            bk_step_of_range(q->bits, q->symmetric, q->restricted, lo[i + j], hi[i + j], &s[j], &z[j]);
+        }
+        BK_TRY(bk_write(be, q->s, i, s, m, err));
+        BK_TRY(bk_write(be, q->base, i, s, m, err));
+        if (q->z) BK_TRY(bk_write(be, q->z, i, z, m, err));
+    }
+    return BK_OK;
+}
+
+bk_status bk_steps_factors(bk_ctx *ctx, void *st, const float *factor)
+{
+    bk_steps *q = st;
+    const bk_backend *be = bk_ctx_backend(ctx);
+    bk_error *err = bk_ctx_error(ctx);
+    int64_t n = bk_steps_units(st);
+    for (int64_t i = 0; i < n; i += CHUNK) {
+        float s[CHUNK];
+        int64_t m = n - i < CHUNK ? n - i : CHUNK;
+        BK_TRY(bk_read(be, q->base, i, s, m, err));
+        for (int64_t j = 0; j < m; j++) s[j] *= factor[i + j];
+        BK_TRY(bk_write(be, q->s, i, s, m, err));
+    }
+    return BK_OK;
+}
+
+bk_tensor *bk_steps_apply(bk_ctx *ctx, void *st, bk_tensor *x)
+{
+    bk_steps *q = st;
+    return bk_fakequant(ctx, x, q->s, q->z, &q->attr);
+}
