@@ -6,8 +6,6 @@
 #include "quant/quantizer.h"
 #include "quant/steps.h"
 
-enum { GROUP_QUANT = 0 };
-
 typedef struct dynamic {
     bk_dynquant_attr attr;
     bool clip;
@@ -35,11 +33,11 @@ static bk_status params(void *st, bk_params *p, const char *prefix)
     char name[128];
     if (!q->clip) return BK_OK;
     snprintf(name, sizeof name, "%s.gamma", prefix);
-    q->gamma = bk_params_add(p, name, GROUP_QUANT, true, 1, (int64_t[]){1});
+    q->gamma = bk_params_add(p, name, BK_GROUP_QUANT, true, 1, (int64_t[]){1});
     if (!q->gamma) return BK_ENOMEM;
     if (q->attr.symmetric) return BK_OK;
     snprintf(name, sizeof name, "%s.beta", prefix);
-    q->beta = bk_params_add(p, name, GROUP_QUANT, true, 1, (int64_t[]){1});
+    q->beta = bk_params_add(p, name, BK_GROUP_QUANT, true, 1, (int64_t[]){1});
     return q->beta ? BK_OK : BK_ENOMEM;
 }
 

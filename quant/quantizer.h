@@ -11,6 +11,9 @@
 #define BK_QUANTIZER_ABI 1
 #define BK_QUANTIZER_STATE_MAX 256
 
+/* Learning-rate groups of a block's parameters (autograd/optim.h). */
+enum { BK_GROUP_QUANT = 0, BK_GROUP_WEIGHT = 1, BK_GROUP_CONSTANT = 3 };
+
 typedef enum bk_granularity { BK_PER_TENSOR, BK_PER_CHANNEL, BK_PER_TOKEN, BK_PER_HEAD, BK_PER_GROUP, BK_GRANULARITY_COUNT } bk_granularity;
 extern const char *const bk_granularity_name[BK_GRANULARITY_COUNT]; /* tensor channel token head group */
 

@@ -3,9 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Learning-rate group of everything that is not trained. */
-enum { GROUP_QUANT = 0, GROUP_CONSTANT = 3 };
-
 void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax)
 {
     *qmin = symmetric ? -(1 << (bits - 1)) : 0;
@@ -69,11 +66,11 @@ bk_status bk_steps_params(void *st, bk_params *p, const char *prefix)
     int ndim = q->rows ? 2 : 1;
     const int64_t *d = q->rows ? dim : dim + 1;
     snprintf(name, sizeof name, "%s.step", prefix);
-    q->s = bk_params_add(p, name, GROUP_QUANT, true, ndim, d);
+    q->s = bk_params_add(p, name, BK_GROUP_QUANT, true, ndim, d);
     snprintf(name, sizeof name, "%s.zero", prefix);
-    q->z = q->symmetric ? NULL : bk_params_add(p, name, GROUP_QUANT, false, ndim, d);
+    q->z = q->symmetric ? NULL : bk_params_add(p, name, BK_GROUP_QUANT, false, ndim, d);
     snprintf(name, sizeof name, "%s.base", prefix);
-    q->base = bk_params_add(p, name, GROUP_CONSTANT, false, ndim, d);
+    q->base = bk_params_add(p, name, BK_GROUP_CONSTANT, false, ndim, d);
     return q->s && q->base && (q->symmetric || q->z) ? BK_OK : BK_ENOMEM;
 }
 

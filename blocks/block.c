@@ -1,0 +1,298 @@
+#include "blocks/block.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Which norm a linear's input comes from matters to nobody here; which site it reads does. */
+static const bk_site_id input_site[BK_W_COUNT] = {
+    [BK_W_Q] = BK_SITE_ATTN_IN, [BK_W_K] = BK_SITE_ATTN_IN, [BK_W_V] = BK_SITE_ATTN_IN, [BK_W_O] = BK_SITE_O_IN,
+    [BK_W_GATE] = BK_SITE_MLP_IN, [BK_W_UP] = BK_SITE_MLP_IN, [BK_W_DOWN] = BK_SITE_DOWN_IN,
+};
+
+bk_site_id bk_linear_input(bk_linear_id id)
+{
+    return input_site[id];
+}
+
+static int64_t site_width(const bk_config *c, bk_site_id site)
+{
+    switch (site) {
+    case BK_SITE_O_IN:
+    case BK_SITE_QUERY: return c->heads * c->head_dim;
+    case BK_SITE_KEY:
+    case BK_SITE_VALUE: return c->kv_heads * c->head_dim;
+    case BK_SITE_DOWN_IN:
+    case BK_SITE_DOWN_RAW: return c->inter;
+    default: return c->hidden;
+    }
+}
+
+int64_t bk_site_width(const bk_config *c, bk_site_id site)
+{
+    return site_width(c, site);
+}
+
+bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t positions, bk_tensor **out, bk_error *err)
+{
+    int64_t half = cfg->head_dim / 2;
+    double *f = malloc((size_t)half * 3 * sizeof *f), *row = f + half;
+    if (!f) return bk_fail(err, BK_ENOMEM, "no memory for the rotary table");
+    bk_config_inv_freq(cfg, f);
+    bk_status st = bk_tensor_create(be, be->dtype, 2, (int64_t[]){positions, 2 * half}, "rope", out, err);
+    for (int64_t p = 0; !st && p < positions; p++) {
+        for (int64_t i = 0; i < half; i++) {
+            row[i] = cos((double)p * f[i]);
+            row[half + i] = sin((double)p * f[i]);
+        }
+        st = bk_write_f64(be, *out, p * 2 * half, row, 2 * half, err);
+    }
+    free(f);
+    return st;
+}
+
+static bk_status make_transform(bk_block *b, const bk_hadamard_plan *plan, bk_hadamard_attr *attr, bk_tensor **h, bk_error *err)
+{
+    *attr = (bk_hadamard_attr){.base = plan->base, .pow2 = plan->pow2, .blocks = plan->blocks};
+    if (!plan->h) return BK_OK;
+    BK_TRY(bk_tensor_create(b->be, b->be->dtype, 2, (int64_t[]){plan->base, plan->base}, "hadamard", h, err));
+    return bk_write(b->be, *h, 0, plan->h, plan->base * plan->base, err);
+}
+
+static bk_status make_weights(bk_block *b, const bk_block_quant *quant, bk_error *err)
+{
+    for (int i = 0; i < BK_W_COUNT; i++) {
+        char name[32];
+        int64_t dim[2];
+        bk_linear_shape(&b->cfg, i, &dim[0], &dim[1]);
+        snprintf(name, sizeof name, "w_%s", bk_linear_name[i]);
+        if (!(b->w[i] = bk_params_add(b->params, name, BK_GROUP_WEIGHT, false, 2, dim))) return err->code;
+        bool biased = i <= BK_W_V ? b->cfg.qkv_bias : i == BK_W_O ? b->cfg.o_bias : b->cfg.mlp_bias;
+        if (biased) BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, dim, "bias", &b->b[i], err));
+        if (!quant) continue;
+        bk_qshape shape = {.rows = dim[0], .cols = dim[1], .name = bk_linear_name[i]};
+        BK_TRY(bk_qinst_setup(&b->wq[i], &quant->weight, &shape, err));
+        if (b->wq[i].q) BK_TRY(b->wq[i].q->params(b->wq[i].state.bytes, b->params, name));
+    }
+    return BK_OK;
+}
+
+static bk_status make_sites(bk_block *b, const bk_block_quant *quant, bk_error *err)
+{
+    for (int i = 0; quant && i < BK_SITE_COUNT; i++) {
+        if (!bk_site_quantized[i]) continue;
+        bool cache = i == BK_SITE_KEY || i == BK_SITE_VALUE;
+        bk_qshape shape = {.cols = site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
+        const bk_qspec *spec = i == BK_SITE_KEY ? &quant->key : i == BK_SITE_VALUE ? &quant->value : &quant->activation;
+        BK_TRY(bk_qinst_setup(&b->site[i], spec, &shape, err));
+        if (b->site[i].q) BK_TRY(b->site[i].q->params(b->site[i].state.bytes, b->params, bk_site_name[i]));
+    }
+    return BK_OK;
+}
+
+static bk_status make_norms(bk_block *b, bk_error *err)
+{
+    for (int i = 0; i < BK_NORM_COUNT; i++) {
+        bool head = i == BK_NORM_Q || i == BK_NORM_K;
+        if (head && !b->cfg.qk_norm) continue;
+        BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, (int64_t[]){head ? b->cfg.head_dim : b->cfg.hidden}, bk_norm_name[i], &b->norm[i], err));
+    }
+    return BK_OK;
+}
+
+static bk_status make_prefix(bk_block *b, bk_error *err)
+{
+    int64_t dim[3] = {b->cfg.kv_heads, b->prefix_len, b->cfg.head_dim};
+    if (!b->prefix_len) return BK_OK;
+    BK_TRY(bk_tensor_create(b->be, b->be->dtype, 3, dim, "prefix_k", &b->prefix_k, err));
+    return bk_tensor_create(b->be, b->be->dtype, 3, dim, "prefix_v", &b->prefix_v, err);
+}
+
+static bk_status build(bk_block *b, const bk_block_options *opt, bk_error *err)
+{
+    int64_t positions = opt->prefix_len + opt->tokens;
+    if (positions > b->cfg.max_positions)
+        return bk_fail(err, BK_EINVAL, "%lld tokens and a prefix of %lld go beyond the model's %lld positions", (long long)opt->tokens,
+                       (long long)opt->prefix_len, (long long)b->cfg.max_positions);
+    if (!(b->params = bk_params_new(b->be, err))) return BK_ENOMEM;
+    BK_TRY(make_weights(b, opt->quant, err));
+    BK_TRY(make_sites(b, opt->quant, err));
+    BK_TRY(bk_params_commit(b->params, opt->trained));
+    BK_TRY(make_norms(b, err));
+    BK_TRY(make_prefix(b, err));
+    if (opt->r3) BK_TRY(make_transform(b, opt->r3, &b->r3_attr, &b->r3_h, err));
+    if (opt->r4) BK_TRY(make_transform(b, opt->r4, &b->r4_attr, &b->r4_h, err));
+    b->r3 = opt->r3 != NULL;
+    b->r4 = opt->r4 != NULL;
+    return bk_rope_table(b->be, &b->cfg, positions, &b->rope, err);
+}
+
+bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt, bk_error *err)
+{
+    bk_block *b = calloc(1, sizeof *b);
+    *out = NULL;
+    if (!b) return bk_fail(err, BK_ENOMEM, "no memory for a block");
+    b->be = be;
+    b->cfg = *cfg;
+    b->prefix_len = opt->prefix_len;
+    bk_status st = build(b, opt, err);
+    if (st) bk_block_free(b);
+    else *out = b;
+    return st;
+}
+
+void bk_block_free(bk_block *b)
+{
+    if (!b) return;
+    for (int i = 0; i < BK_W_COUNT; i++) bk_tensor_destroy(b->be, b->b[i]);
+    for (int i = 0; i < BK_NORM_COUNT; i++) bk_tensor_destroy(b->be, b->norm[i]);
+    bk_tensor_destroy(b->be, b->rope);
+    bk_tensor_destroy(b->be, b->r3_h);
+    bk_tensor_destroy(b->be, b->r4_h);
+    bk_tensor_destroy(b->be, b->prefix_k);
+    bk_tensor_destroy(b->be, b->prefix_v);
+    bk_params_free(b->params);
+    free(b);
+}
+
+size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block_options *opt)
+{
+    int64_t table = (opt->prefix_len + opt->tokens) * cfg->head_dim + 2 * cfg->kv_heads * opt->prefix_len * cfg->head_dim;
+    return bk_params_bytes_of(be, bk_config_block_weights(cfg), opt->trained) + (size_t)table * bk_dtype_size(be->dtype);
+}
+
+bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err)
+{
+    for (int i = 0; i < BK_W_COUNT; i++) {
+        BK_TRY(bk_write(b->be, b->w[i], 0, w->w[i], bk_numel(b->w[i]), err));
+        if (b->b[i]) BK_TRY(bk_write(b->be, b->b[i], 0, w->b[i], bk_numel(b->b[i]), err));
+    }
+    for (int i = 0; i < BK_NORM_COUNT; i++)
+        if (b->norm[i]) BK_TRY(bk_write(b->be, b->norm[i], 0, w->norm[i], bk_numel(b->norm[i]), err));
+    return BK_OK;
+}
+
+bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_error *err)
+{
+    if (!b->prefix_len) return BK_OK;
+    BK_TRY(bk_write(b->be, b->prefix_k, 0, k, bk_numel(b->prefix_k), err));
+    return bk_write(b->be, b->prefix_v, 0, v, bk_numel(b->prefix_v), err);
+}
+
+void bk_block_quantize(bk_block *b, bool weights, bool sites)
+{
+    for (int i = 0; i < BK_W_COUNT; i++) b->wq[i].on = weights;
+    for (int i = 0; i < BK_SITE_COUNT; i++) b->site[i].on = sites;
+}
+
+/* --- the graph --- */
+
+static void observe(bk_ctx *ctx, bk_block *b, bk_site_id site, const bk_tensor *x)
+{
+    if (b->tap && x) b->tap(ctx, b->tap_user, site, x);
+}
+
+static bk_tensor *at_site(bk_ctx *ctx, bk_block *b, bk_site_id site, bk_tensor *x)
+{
+    observe(ctx, b, site, x);
+    return bk_qinst_apply(ctx, &b->site[site], x);
+}
+
+static bk_tensor *linear(bk_ctx *ctx, bk_block *b, bk_linear_id id, bk_tensor *x)
+{
+    return bk_linear(ctx, x, bk_qinst_apply(ctx, &b->wq[id], b->w[id]), b->b[id]);
+}
+
+/* Per-head norm (where the model has it), RoPE and R3 of queries or keys. */
+static bk_tensor *turn(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_norm_id norm, int64_t heads)
+{
+    if (b->norm[norm]) x = bk_rmsnorm(ctx, x, b->norm[norm], b->cfg.eps);
+    x = bk_rope(ctx, x, b->rope, heads, b->prefix_len);
+    return b->r3 ? bk_hadamard(ctx, x, b->r3_h, &b->r3_attr) : x;
+}
+
+/* Each part computes up to the next site and hands over: a pass can begin at any of them. */
+static bk_tensor *from_down_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
+{
+    bk_tensor *x = at_site(ctx, b, BK_SITE_DOWN_IN, v->down_in);
+    v->y = bk_add(ctx, v->h, linear(ctx, b, BK_W_DOWN, x));
+    observe(ctx, b, BK_SITE_BLOCK_OUT, v->y);
+    return v->y;
+}
+
+static bk_tensor *from_mlp_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
+{
+    bk_tensor *x = at_site(ctx, b, BK_SITE_MLP_IN, v->mlp_in);
+    bk_tensor *z = bk_swiglu(ctx, linear(ctx, b, BK_W_GATE, x), linear(ctx, b, BK_W_UP, x));
+    observe(ctx, b, BK_SITE_DOWN_RAW, z);
+    v->down_in = b->r4 ? bk_hadamard(ctx, z, b->r4_h, &b->r4_attr) : z;
+    return from_down_in(ctx, b, v);
+}
+
+static bk_tensor *from_o_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
+{
+    bk_tensor *x = at_site(ctx, b, BK_SITE_O_IN, v->o_in);
+    v->h = bk_add(ctx, v->x, linear(ctx, b, BK_W_O, x));
+    v->mlp_in = bk_rmsnorm(ctx, v->h, b->norm[BK_NORM_MLP], b->cfg.eps);
+    return from_mlp_in(ctx, b, v);
+}
+
+static bk_tensor *from_cache(bk_ctx *ctx, bk_block *b, bk_block_values *v)
+{
+    bk_tensor *k = at_site(ctx, b, BK_SITE_KEY, v->k), *value = at_site(ctx, b, BK_SITE_VALUE, v->v);
+    v->o_in = bk_attention(ctx, v->q, k, value, b->prefix_k, b->prefix_v, b->cfg.heads, b->cfg.kv_heads, b->cfg.sliding_window);
+    return from_o_in(ctx, b, v);
+}
+
+static bk_tensor *from_attn_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
+{
+    bk_tensor *x = at_site(ctx, b, BK_SITE_ATTN_IN, v->attn_in);
+    v->q = turn(ctx, b, linear(ctx, b, BK_W_Q, x), BK_NORM_Q, b->cfg.heads);
+    observe(ctx, b, BK_SITE_QUERY, v->q);
+    v->k = turn(ctx, b, linear(ctx, b, BK_W_K, x), BK_NORM_K, b->cfg.kv_heads);
+    v->v = linear(ctx, b, BK_W_V, x);
+    return from_cache(ctx, b, v);
+}
+
+bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_block_values *v)
+{
+    *v = (bk_block_values){.x = x, .attn_in = bk_rmsnorm(ctx, x, b->norm[BK_NORM_ATTN], b->cfg.eps)};
+    return from_attn_in(ctx, b, v);
+}
+
+bk_tensor *bk_block_forward(bk_ctx *ctx, bk_block *b, bk_tensor *x)
+{
+    bk_block_values v;
+    return bk_block_forward_values(ctx, b, x, &v);
+}
+
+bk_tensor *bk_block_resume(bk_ctx *ctx, bk_block *b, const bk_block_values *values, bk_site_id from)
+{
+    bk_block_values v = *values;
+    switch (from) {
+    case BK_SITE_ATTN_IN: return from_attn_in(ctx, b, &v);
+    case BK_SITE_KEY:
+    case BK_SITE_VALUE: return from_cache(ctx, b, &v);
+    case BK_SITE_O_IN: return from_o_in(ctx, b, &v);
+    case BK_SITE_MLP_IN: return from_mlp_in(ctx, b, &v);
+    case BK_SITE_DOWN_IN: return from_down_in(ctx, b, &v);
+    default: bk_fail(bk_ctx_error(ctx), BK_EINVAL, "a pass cannot begin at site %s", bk_site_name[from]); return NULL;
+    }
+}
+
+bk_status bk_block_harden(bk_ctx *ctx, bk_block *b)
+{
+    for (int i = 0; i < BK_W_COUNT; i++) {
+        bk_qinst *q = &b->wq[i];
+        if (!q->q || !q->on) continue;
+        size_t mark = bk_step_mark(ctx);
+        bk_tensor *w = bk_qinst_apply(ctx, q, b->w[i]);
+        BK_TRY(bk_ctx_status(ctx));
+        if (!bk_ctx_measuring(ctx) && b->be->copy(b->w[i]->data, w->data, (size_t)bk_numel(w) * bk_dtype_size(w->dtype)))
+            return bk_fail(bk_ctx_error(ctx), BK_EDEVICE, "copying %s failed", bk_linear_name[i]);
+        bk_step_release(ctx, mark);
+        q->on = false;
+    }
+    return BK_OK;
+}

@@ -1,0 +1,82 @@
+/* One transformer block on a backend: weights, quantizers at its sites, rotations that run online, prefix keys and values; and its graph.
+ *
+ *   h = x + o(O_IN(attention(q, KEY(k), VALUE(v))))      q, k, v from ATTN_IN(rmsnorm(x)); q, k: norm, RoPE at P.., R3
+ *   y = h + down(DOWN_IN(R4(swiglu(gate, up))))          gate, up from MLP_IN(rmsnorm(h))
+ *
+ * One bk_block serves all layers of a model in turn: bk_block_load brings in the next one's weights. */
+#ifndef BK_BLOCK_H
+#define BK_BLOCK_H
+
+#include "blocks/config.h"
+#include "blocks/names.h"
+#include "blocks/weights.h"
+#include "ops/ops.h"
+#include "quant/hadamard.h"
+#include "quant/quantizer.h"
+
+/* How a block is quantized; bits 16 anywhere = not. */
+typedef struct bk_block_quant {
+    bk_qspec weight, activation, key, value;
+} bk_block_quant;
+
+/* Sees the value at a site before its quantizer (and at the observed sites). An error goes to the context. */
+typedef void (*bk_tap)(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x);
+
+/* Values of one forward pass, so that a search can start again in the middle (bk_block_resume). All before their quantizers. */
+typedef struct bk_block_values {
+    bk_tensor *x, *attn_in, *q, *k, *v, *o_in, *h, *mlp_in, *down_in, *y;
+} bk_block_values;
+
+typedef struct bk_block {
+    const bk_backend *be;
+    bk_config cfg;
+    bk_params *params;               /* weights (BK_GROUP_WEIGHT), quantizer parameters (BK_GROUP_QUANT) */
+    bk_tensor *w[BK_W_COUNT];        /* [out, in], in params: "w_q" ... */
+    bk_tensor *b[BK_W_COUNT];        /* [out]; constant; NULL where the model has none */
+    bk_tensor *norm[BK_NORM_COUNT];  /* gains; constant; norm_q, norm_k NULL where the model has none */
+    bk_qinst wq[BK_W_COUNT];
+    bk_qinst site[BK_SITE_COUNT];    /* q NULL at observed sites */
+    bk_tensor *rope;                 /* [positions, d]: cos, sin */
+    bool r3, r4;
+    bk_hadamard_attr r3_attr, r4_attr;
+    bk_tensor *r3_h, *r4_h;          /* base matrices, NULL if of order 1 */
+    int64_t prefix_len;
+    bk_tensor *prefix_k, *prefix_v;  /* [Hkv, P, d], constant; NULL if P = 0 */
+    bk_tap tap;
+    void *tap_user;
+} bk_block;
+
+typedef struct bk_block_options {
+    const bk_block_quant *quant;           /* NULL: full precision */
+    const bk_hadamard_plan *r3, *r4;       /* online transforms; NULL: none */
+    int64_t prefix_len;
+    int64_t tokens;                        /* longest sequence it will see, prefix not counted */
+    bool trained;                          /* with gradients, moments and a best copy */
+} bk_block_options;
+
+/* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, and when prefix and tokens go beyond the model's positions. */
+bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt, bk_error *err) BK_MUST_USE;
+void bk_block_free(bk_block *b);
+/* Bytes that bk_block_create will allocate for these options. */
+size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block_options *opt);
+
+bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err) BK_MUST_USE;
+/* k, v: [Hkv, P, d] */
+bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_error *err) BK_MUST_USE;
+/* Switches all quantizers on or off (hardened weights stay off). */
+void bk_block_quantize(bk_block *b, bool weights, bool sites);
+
+/* x [B, T, hidden] -> [B, T, hidden]; token t stands at position prefix_len + t. */
+bk_tensor *bk_block_forward(bk_ctx *ctx, bk_block *b, bk_tensor *x);
+/* The same, keeping the values on the way. */
+bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_block_values *values);
+/* Runs on from one of the quantized sites with values of an earlier pass (which stay as they are). */
+bk_tensor *bk_block_resume(bk_ctx *ctx, bk_block *b, const bk_block_values *values, bk_site_id from);
+
+/* Replaces the weights by their quantized values and switches their quantizers off: what the model computes stays the same to the bit. */
+bk_status bk_block_harden(bk_ctx *ctx, bk_block *b) BK_MUST_USE;
+
+/* cos and sin of all positions 0 .. positions-1 as [positions, d] (f64 angles), for bk_rope. */
+bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t positions, bk_tensor **out, bk_error *err) BK_MUST_USE;
+
+#endif
