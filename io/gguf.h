@@ -3,6 +3,7 @@
 #define BK_GGUF_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "autograd/error.h"
