@@ -28,7 +28,7 @@ typedef struct bk_writer {
     uint64_t written;
 } bk_writer;
 
-bk_status bk_writer_open(bk_writer *w, const char *path, bk_error *err) BK_MUST_USE;
+bk_status bk_writer_open(bk_writer *w, const char *path, bk_error *err) BK_MUST_USE; /* a folder, device or pipe at PATH: BK_EINVAL */
 bk_status bk_writer_put(bk_writer *w, const void *data, size_t n, bk_error *err) BK_MUST_USE;
 bk_status bk_writer_commit(bk_writer *w, bk_error *err) BK_MUST_USE;
 void bk_writer_abort(bk_writer *w);
@@ -49,6 +49,7 @@ typedef struct bk_sha256 bk_sha256;
 bk_sha256 *bk_sha256_new(void); /* NULL when memory is out */
 void bk_sha256_put(bk_sha256 *h, const void *data, size_t n);
 void bk_sha256_end(bk_sha256 *h, char hex[65]); /* frees h */
+bk_status bk_sha256_put_file(bk_sha256 *h, const char *path, bk_error *err) BK_MUST_USE; /* the bytes of a file */
 bk_status bk_sha256_file(const char *path, char hex[65], bk_error *err) BK_MUST_USE;
 
 #endif

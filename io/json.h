@@ -3,13 +3,15 @@
 #define BK_JSON_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "autograd/error.h"
 
 typedef struct json_t bk_json; /* owned by the document it came from; only roots are freed */
 
-/* Reads a whole file or text; duplicate keys, NUL, invalid UTF-8 and text after the value are errors (BK_EFORMAT, with line and column). */
+/* Reads a whole file or text; duplicate keys, NUL in keys, invalid UTF-8 and text after the value are errors (BK_EFORMAT, with line and
+ * column). When an integer beyond 64 bits stands in the text (Hugging Face writes 1e30 that way), all its integers become reals. */
 bk_status bk_json_load(const char *path, bk_json **out, bk_error *err) BK_MUST_USE;
 bk_status bk_json_parse(const char *text, size_t len, const char *what, bk_json **out, bk_error *err) BK_MUST_USE;
 void bk_json_free(bk_json *root); /* NULL is legal */
@@ -29,9 +31,11 @@ bk_json_kind bk_json_kind_of(const bk_json *v); /* NULL pointer counts as BK_JSO
 bool bk_json_bool(const bk_json *v, bool otherwise);
 int64_t bk_json_int(const bk_json *v, int64_t otherwise); /* reals without fraction count */
 double bk_json_num(const bk_json *v, double otherwise);
-const char *bk_json_str(const bk_json *v, const char *otherwise);
+const char *bk_json_str(const bk_json *v, const char *otherwise); /* strings that hold NUL count as another kind */
+const char *bk_json_bytes(const bk_json *v, size_t *len);         /* any string, with its length; NULL if it is none */
 
-/* Building. Values given to set/push are owned by the container afterwards; NULL values (out of memory) are absorbed and show when dumping. */
+/* Building. Values given to set/push are owned by the container afterwards; a NULL value (out of memory) or a key
+ * that is no UTF-8 is absorbed and shows later: dumping the document gives NULL. */
 bk_json *bk_json_object(void);
 bk_json *bk_json_array(void);
 bk_json *bk_json_of_str(const char *s, size_t len); /* bytes that are no valid UTF-8 become U+FFFD, NUL is kept as \u0000 */
@@ -42,7 +46,8 @@ bk_json *bk_json_null(void);
 void bk_json_set(bk_json *obj, const char *key, bk_json *value);
 void bk_json_push(bk_json *array, bk_json *value);
 
-/* Text of a value (malloc'd, for free()), numbers with enough digits to read back the same double. indent 0 = one line. */
+/* Text of a value (malloc'd, for free()), members in the order they were set, reals with the fewest digits that read back as the same
+ * double. indent 0 = one line. NULL when memory is, or was while building, out. */
 char *bk_json_dump(const bk_json *v, int indent);
 /* Writes it atomically (io/file.h), with a newline at the end. */
 bk_status bk_json_save(const bk_json *v, const char *path, bk_error *err) BK_MUST_USE;
