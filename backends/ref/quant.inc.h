@@ -3,7 +3,7 @@
 typedef struct code {
     double c; /* clamped, with the zero point still in it; NaN if x is */
     int in;   /* inside the clip mask */
-    int same; /* a group too narrow to quantize: y = x, always in */
+    int same; /* of a group too narrow to quantize: always in, and the step does not count */
 } code;
 
 static code clip(REAL quotient, double zero, int qmin, int qmax) {
@@ -35,7 +35,7 @@ static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, d
         f.rho[i] = (REAL)(q.same ? 0 : q.in ? q.c - zero - x / s : zero - raw);
         f.kept[i] = (REAL)(q.in ? NAN : q.c);
     }
-    return (REAL)(q.same ? x : (q.c - zero) * s);
+    return (REAL)((q.c - zero) * s);
 }
 
 KERNEL(fakequant_fwd) {
@@ -78,7 +78,7 @@ typedef struct dynamic {
     REAL s, z;
     REAL gamma, beta;    /* as they count: 1 where they leave no range */
     int learns;          /* the factors decide s */
-    int same;            /* too narrow to quantize: y = x */
+    int same;            /* too narrow to quantize: all of it becomes +-max|x| */
     int symmetric;
     double levels;       /* Q */
 } dynamic;
