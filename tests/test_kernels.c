@@ -16,14 +16,16 @@ static const bk_work work = {scratch, sizeof scratch};
 static void ok(bk_status st) { ck_assert_int_eq(st, BK_OK); }
 
 /* n zeros, freed with the process of the test */
-static double *zeros(int64_t n) {
+static double *zeros(int64_t n)
+{
     double *x = calloc((size_t)n, sizeof *x);
     ck_assert_ptr_nonnull(x);
     return x;
 }
 
 /* Compares dataset `name` of a case with `got` under the case's tolerance, or the dataset's own. */
-static void same(bk_golden *g, const char *path, const char *name, const double *got) {
+static void same(bk_golden *g, const char *path, const char *name, const double *got)
+{
     int64_t dim[BK_GOLDEN_DIMS];
     int n = bk_golden_dims(g, dim, "%s/%s", path, name);
     double error = bk_golden_error(got, bk_golden_f64(g, "%s/%s", path, name), bk_golden_count(g, "%s/%s", path, name), dim[n - 1]);
@@ -31,14 +33,16 @@ static void same(bk_golden *g, const char *path, const char *name, const double 
     ck_assert_msg(error <= tol, "%s/%s: error %.3g above %.3g", path, name, error, tol);
 }
 
-static void same_codes(bk_golden *g, const char *path, const int32_t *got) {
+static void same_codes(bk_golden *g, const char *path, const int32_t *got)
+{
     const int32_t *want = bk_golden_i32(g, "%s/codes", path);
     for (int64_t i = 0; i < bk_golden_count(g, "%s/codes", path); i++)
         ck_assert_msg(got[i] == want[i], "%s: code %d is %d, not %d", path, (int)i, got[i], want[i]);
 }
 
 /* Runs `check` on every case of a group. */
-static void each_case(const char *file, const char *group, void (*check)(bk_golden *, const char *)) {
+static void each_case(const char *file, const char *group, void (*check)(bk_golden *, const char *))
+{
     bk_golden *g = bk_golden_open(file);
     char **names = bk_golden_members(g, "%s", group), path[256];
     ck_assert_ptr_nonnull(names[0]);
@@ -49,7 +53,8 @@ static void each_case(const char *file, const char *group, void (*check)(bk_gold
     bk_golden_close(g);
 }
 
-static void check_rmsnorm(bk_golden *g, const char *path) {
+static void check_rmsnorm(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS];
     bk_golden_dims(g, dim, "%s/x", path);
     int64_t rows = dim[0] * dim[1], cols = dim[2];
@@ -60,7 +65,8 @@ static void check_rmsnorm(bk_golden *g, const char *path) {
     same(g, path, "y", y), same(g, path, "dx", dx), same(g, path, "dw", dw);
 }
 
-static void check_linear(bk_golden *g, const char *path) {
+static void check_linear(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS], wdim[BK_GOLDEN_DIMS];
     bk_golden_dims(g, dim, "%s/x", path), bk_golden_dims(g, wdim, "%s/w", path);
     int64_t m = dim[0] * dim[1], k = dim[2], n = wdim[0];
@@ -77,7 +83,8 @@ static void check_linear(bk_golden *g, const char *path) {
     same(g, path, "y", y), same(g, path, "dx", dx), same(g, path, "dw", dw);
 }
 
-static void check_rope(bk_golden *g, const char *path) {
+static void check_rope(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS], pos0 = bk_golden_attr_i64(g, "offset", "%s", path);
     bk_golden_dims(g, dim, "%s/x", path);
     int64_t half = dim[3] / 2, n = dim[0] * dim[1] * dim[2] * dim[3];
@@ -93,7 +100,8 @@ static void check_rope(bk_golden *g, const char *path) {
     same(g, path, "y", y), same(g, path, "dx", dx);
 }
 
-static void check_attention(bk_golden *g, const char *path) {
+static void check_attention(bk_golden *g, const char *path)
+{
     int64_t q[BK_GOLDEN_DIMS], k[BK_GOLDEN_DIMS], prefix = bk_golden_attr_i64(g, "prefix_len", "%s", path);
     bk_golden_dims(g, q, "%s/q", path), bk_golden_dims(g, k, "%s/k", path);
     int64_t n = q[0] * q[1] * q[2] * q[3], kn = k[0] * k[1] * k[2] * k[3];
@@ -108,7 +116,8 @@ static void check_attention(bk_golden *g, const char *path) {
     same(g, path, "y", o), same(g, path, "dq", dq), same(g, path, "dk", dk), same(g, path, "dv", dv);
 }
 
-static void check_swiglu(bk_golden *g, const char *path) {
+static void check_swiglu(bk_golden *g, const char *path)
+{
     int64_t n = bk_golden_count(g, "%s/y", path);
     const double *gate = bk_golden_f64(g, "%s/gate", path), *up = bk_golden_f64(g, "%s/up", path), *dy = bk_golden_f64(g, "%s/dy", path);
     double *y = zeros(n), *dgate = zeros(n), *dup = zeros(n);
@@ -117,7 +126,8 @@ static void check_swiglu(bk_golden *g, const char *path) {
     same(g, path, "y", y), same(g, path, "dgate", dgate), same(g, path, "dup", dup);
 }
 
-static void check_embedding(bk_golden *g, const char *path) {
+static void check_embedding(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS], n = bk_golden_count(g, "%s/ids", path);
     bk_golden_dims(g, dim, "%s/table", path);
     const int32_t *ids = bk_golden_i32(g, "%s/ids", path);
@@ -128,7 +138,8 @@ static void check_embedding(bk_golden *g, const char *path) {
 }
 
 /* `mean` is a mean of the kernel's rows. */
-static void check_xent(bk_golden *g, const char *path) {
+static void check_xent(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS];
     bk_golden_dims(g, dim, "%s/logits", path);
     const double *logits = bk_golden_f64(g, "%s/logits", path);
@@ -147,7 +158,8 @@ static void check_xent(bk_golden *g, const char *path) {
     same(g, path, "dlogits", dlogits);
 }
 
-static void check_mse(bk_golden *g, const char *path) {
+static void check_mse(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS], n = bk_golden_count(g, "%s/a", path);
     int nd = bk_golden_dims(g, dim, "%s/a", path);
     const double *p = bk_golden_f64(g, "%s/a", path), *t = bk_golden_f64(g, "%s/b", path), want = bk_golden_attr(g, "y", "%s", path);
@@ -176,7 +188,8 @@ START_TEST(golden_mse) { each_case("ops.h5", "mse", check_mse); }
 END_TEST
 
 /* Weights and static activations; what the groups of x are follows from the shape of s. */
-static void check_stored(bk_golden *g, const char *path) {
+static void check_stored(bk_golden *g, const char *path)
+{
     int64_t x[BK_GOLDEN_DIMS], s[BK_GOLDEN_DIMS], n = bk_golden_count(g, "%s/x", path), heads = bk_golden_count(g, "%s/s", path);
     int nd = bk_golden_dims(g, x, "%s/x", path), symmetric = (int)bk_golden_attr_i64(g, "symmetric", "%s", path);
     int weight = strncmp(path, "weight", 6) == 0;
@@ -198,7 +211,8 @@ static void check_stored(bk_golden *g, const char *path) {
 }
 
 /* Dynamic and offset quantizers. The step of a slice of zeros is free. */
-static void check_dynamic(bk_golden *g, const char *path) {
+static void check_dynamic(bk_golden *g, const char *path)
+{
     int64_t x[BK_GOLDEN_DIMS], step_dim[BK_GOLDEN_DIMS], n = bk_golden_count(g, "%s/x", path), groups = bk_golden_count(g, "%s/step", path);
     int nd = bk_golden_dims(g, x, "%s/x", path), offset = strncmp(path, "offset", 6) == 0;
     bk_golden_dims(g, step_dim, "%s/step", path);
@@ -236,7 +250,8 @@ END_TEST
 START_TEST(golden_offset_quantizers) { each_case("fakequant.h5", "offset", check_dynamic); }
 END_TEST
 
-int main(void) {
+int main(void)
+{
     Suite *s = suite_create("kernels");
     TCase *golden = tcase_create("golden");
     tcase_add_test(golden, golden_rmsnorm);

@@ -24,13 +24,15 @@ static struct {
     int inside;
 } guard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static bk_status protect_all(int prot) {
+static bk_status protect_all(int prot)
+{
     for (size_t i = 0; i < guard.count; i++)
         if (mprotect(guard.all[i].base, guard.all[i].pages, prot)) return BK_EDEVICE;
     return BK_OK;
 }
 
-static bk_status enter(void) {
+static bk_status enter(void)
+{
     pthread_mutex_lock(&guard.lock);
     bk_status st = guard.inside ? BK_OK : protect_all(PROT_READ | PROT_WRITE);
     if (!st) guard.inside++;
@@ -39,14 +41,16 @@ static bk_status enter(void) {
 }
 
 /* Returns the first of `st` and a failure to close. */
-static bk_status leave(bk_status st) {
+static bk_status leave(bk_status st)
+{
     pthread_mutex_lock(&guard.lock);
     bk_status closed = --guard.inside ? BK_OK : protect_all(PROT_NONE);
     pthread_mutex_unlock(&guard.lock);
     return st ? st : closed;
 }
 
-static bk_status add_region(region r) {
+static bk_status add_region(region r)
+{
     if (guard.count == guard.room) {
         size_t room = guard.room ? 2 * guard.room : 64;
         region *all = realloc(guard.all, room * sizeof *all);
@@ -59,7 +63,8 @@ static bk_status add_region(region r) {
 }
 
 /* The data end where the forbidden page begins, up to the alignment of 64 bytes. */
-static bk_status guard_alloc(size_t bytes, void **out) {
+static bk_status guard_alloc(size_t bytes, void **out)
+{
     *out = NULL;
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (bytes > SIZE_MAX / 2) return BK_ENOMEM;
@@ -75,7 +80,8 @@ static bk_status guard_alloc(size_t bytes, void **out) {
     return st;
 }
 
-static void guard_release(void *p, size_t bytes) {
+static void guard_release(void *p, size_t bytes)
+{
     (void)bytes;
     pthread_mutex_lock(&guard.lock);
     for (size_t i = 0; i < guard.count; i++)
@@ -92,7 +98,8 @@ static void guard_release(void *p, size_t bytes) {
     pthread_mutex_unlock(&guard.lock);
 }
 
-static bk_status guard_copy(void *dst, const void *src, size_t bytes) {
+static bk_status guard_copy(void *dst, const void *src, size_t bytes)
+{
     BK_TRY(enter());
     return leave(bk_ref_copy(dst, src, bytes));
 }
@@ -120,6 +127,7 @@ static const bk_backend guard_f32 = {GUARD("guard_f32", BK_F32), BK_SLOTS(BK_SLO
 static const bk_backend guard_f64 = {GUARD("guard_f64", BK_F64), BK_SLOTS(BK_SLOT)};
 #undef BK_SLOT
 
-const bk_backend *bk_backend_guard(bk_dtype real) {
+const bk_backend *bk_backend_guard(bk_dtype real)
+{
     return real == BK_F32 ? &guard_f32 : real == BK_F64 ? &guard_f64 : NULL;
 }

@@ -4,12 +4,14 @@ typedef struct span {
     int64_t first, last; /* real keys that a token sees; every prefix key comes in addition */
 } span;
 
-static span visible(const bk_attention_fwd_args *f, int64_t t) {
+static span visible(const bk_attention_fwd_args *f, int64_t t)
+{
     int64_t first = f->window > 0 && t - f->window + 1 > 0 ? t - f->window + 1 : 0;
     return (span){first, t};
 }
 
-static int sees(const bk_attention_fwd_args *f, int64_t t, int64_t j) {
+static int sees(const bk_attention_fwd_args *f, int64_t t, int64_t j)
+{
     span s = visible(f, t);
     return j < f->prefix || (j - f->prefix >= s.first && j - f->prefix <= s.last);
 }
@@ -20,14 +22,16 @@ static const REAL *key_row(const bk_attention_fwd_args *f, const void *prefix, c
     return (const REAL *)text + ((b * f->tokens + j - f->prefix) * f->kv_heads + kv) * f->dim;
 }
 
-static double dot(const REAL *x, const REAL *y, int64_t n) {
+static double dot(const REAL *x, const REAL *y, int64_t n)
+{
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)x[i] * y[i];
     return sum;
 }
 
 /* log-sum-exp of the scores of query row q over the keys that token t sees */
-static double log_sum_exp(const bk_attention_fwd_args *f, const REAL *q, const void *keys, int64_t b, int64_t kv, int64_t t) {
+static double log_sum_exp(const bk_attention_fwd_args *f, const REAL *q, const void *keys, int64_t b, int64_t kv, int64_t t)
+{
     double top = -INFINITY, sum = 0;
     for (int64_t j = 0; j < f->prefix + f->tokens; j++) {
         if (!sees(f, t, j)) continue;
@@ -38,7 +42,8 @@ static double log_sum_exp(const bk_attention_fwd_args *f, const REAL *q, const v
     return top + log(sum);
 }
 
-KERNEL(attention_fwd) {
+KERNEL(attention_fwd)
+{
     double *row = w->base;
     for (int64_t r = 0; r < a->batch * a->tokens * a->heads; r++) {
         int64_t h = r % a->heads, t = r / a->heads % a->tokens, b = r / a->heads / a->tokens;
@@ -63,7 +68,8 @@ typedef struct score_grad {
     double p, ds;
 } score_grad;
 
-static score_grad score_backward(const bk_attention_bwd_args *a, int64_t r, int64_t j) {
+static score_grad score_backward(const bk_attention_bwd_args *a, int64_t r, int64_t j)
+{
     const bk_attention_fwd_args *f = &a->f;
     int64_t h = r % f->heads, t = r / f->heads % f->tokens, b = r / f->heads / f->tokens;
     int64_t kv = h / (f->heads / f->kv_heads);
@@ -74,7 +80,8 @@ static score_grad score_backward(const bk_attention_bwd_args *a, int64_t r, int6
     return (score_grad){p, p * (dp - dot(go, (const REAL *)f->o + r * f->dim, f->dim))};
 }
 
-static void attention_dq(const bk_attention_bwd_args *a, double *row) {
+static void attention_dq(const bk_attention_bwd_args *a, double *row)
+{
     const bk_attention_fwd_args *f = &a->f;
     for (int64_t r = 0; r < f->batch * f->tokens * f->heads; r++) {
         int64_t t = r / f->heads % f->tokens, b = r / f->heads / f->tokens, kv = r % f->heads / (f->heads / f->kv_heads);
@@ -90,7 +97,8 @@ static void attention_dq(const bk_attention_bwd_args *a, double *row) {
 }
 
 /* Real key number j of kv row n (b, j, kv): sums over the group's query heads and the tokens that see it. Prefix rows are constants. */
-static void attention_dkv(const bk_attention_bwd_args *a, double *dk, double *dv) {
+static void attention_dkv(const bk_attention_bwd_args *a, double *dk, double *dv)
+{
     const bk_attention_fwd_args *f = &a->f;
     int64_t ratio = f->heads / f->kv_heads;
     for (int64_t n = 0; n < f->batch * f->tokens * f->kv_heads; n++) {
@@ -112,14 +120,16 @@ static void attention_dkv(const bk_attention_bwd_args *a, double *dk, double *dv
     }
 }
 
-KERNEL(attention_bwd) {
+KERNEL(attention_bwd)
+{
     double *row = w->base;
     if (a->dq) attention_dq(a, row);
     if (a->dk || a->dv) attention_dkv(a, row, row + a->f.dim);
     return BK_OK;
 }
 
-KERNEL(score_err) {
+KERNEL(score_err)
+{
     const bk_attention_fwd_args *f = &a->f;
     for (int64_t r = 0; r < f->batch * f->tokens * f->heads; r++) {
         int64_t t = r / f->heads % f->tokens, b = r / f->heads / f->tokens, kv = r % f->heads / (f->heads / f->kv_heads);

@@ -5,13 +5,15 @@ typedef struct skipped {
     int64_t token[3];
 } skipped;
 
-static double abs_mean(const REAL *x, int64_t n) {
+static double abs_mean(const REAL *x, int64_t n)
+{
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += fabs((double)x[i]);
     return sum / (double)n;
 }
 
-static skipped largest_three(const REAL *target, int64_t tokens, int64_t cols) {
+static skipped largest_three(const REAL *target, int64_t tokens, int64_t cols)
+{
     skipped best = {{-1, -1, -1}};
     for (int k = 0; k < 3; k++) {
         double top = -1;
@@ -24,7 +26,8 @@ static skipped largest_three(const REAL *target, int64_t tokens, int64_t cols) {
     return best;
 }
 
-static double abs_max(const REAL *x, int64_t n) {
+static double abs_max(const REAL *x, int64_t n)
+{
     double top = 0;
     for (int64_t i = 0; i < n; i++) top = fmax(top, fabs((double)x[i]));
     return top;
@@ -33,7 +36,8 @@ static double abs_max(const REAL *x, int64_t n) {
 static double clamp10(double x) { return x > 10 ? 10 : x < -10 ? -10 : x; }
 
 /* What one token adds to the loss, and its gradient g [cols] += times dloss. Every kind is a mean: `share` is 1 / what is counted. */
-static double token_loss(bk_loss_kind kind, int64_t cols, const REAL *p, const REAL *t, double share, double dloss, REAL *g) {
+static double token_loss(bk_loss_kind kind, int64_t cols, const REAL *p, const REAL *t, double share, double dloss, REAL *g)
+{
     double sum = 0;
     if (kind == BK_LOSS_COSINE) {
         double pt = 0, pp = 0, tt = 0;
@@ -72,17 +76,20 @@ static double loss_all(bk_loss_kind kind, int64_t samples, int64_t tokens, int64
     return loss;
 }
 
-KERNEL(loss_fwd) {
+KERNEL(loss_fwd)
+{
     *(REAL *)a->loss = (REAL)loss_all(a->kind, a->samples, a->tokens, a->cols, a->pred, a->target, 0, NULL);
     return BK_OK;
 }
 
-KERNEL(loss_bwd) {
+KERNEL(loss_bwd)
+{
     loss_all(a->kind, a->samples, a->tokens, a->cols, a->pred, a->target, *(const REAL *)a->dloss, a->dpred);
     return BK_OK;
 }
 
-KERNEL(xent_fwd) {
+KERNEL(xent_fwd)
+{
     for (int64_t r = 0; r < a->rows; r++) {
         const REAL *z = (const REAL *)a->logits + r * a->cols;
         if (a->target[r] < 0 || a->target[r] >= a->cols) return BK_EINVAL;
@@ -97,7 +104,8 @@ KERNEL(xent_fwd) {
 }
 
 /* dlogits += dnll (softmax - onehot) */
-KERNEL(xent_bwd) {
+KERNEL(xent_bwd)
+{
     const REAL *lse = a->lse, *dnll = a->dnll;
     for (int64_t r = 0; r < a->rows; r++) {
         if (a->target[r] < 0 || a->target[r] >= a->cols) return BK_EINVAL;

@@ -1,6 +1,7 @@
 /* Products, sums and element-wise kernels. */
 
-KERNEL(gemm) {
+KERNEL(gemm)
+{
     const REAL *A = a->a, *B = a->b;
     REAL *C = a->c;
     for (int64_t i = 0; i < a->m; i++)
@@ -16,14 +17,16 @@ KERNEL(gemm) {
     return BK_OK;
 }
 
-KERNEL(bias_fwd) {
+KERNEL(bias_fwd)
+{
     const REAL *b = a->b;
     REAL *y = a->y;
     for (int64_t i = 0; i < a->rows * a->cols; i++) y[i] += b[i % a->cols];
     return BK_OK;
 }
 
-KERNEL(bias_bwd) {
+KERNEL(bias_bwd)
+{
     const REAL *dy = a->dy;
     REAL *db = a->db;
     for (int64_t c = 0; c < a->cols; c++) {
@@ -34,27 +37,31 @@ KERNEL(bias_bwd) {
     return BK_OK;
 }
 
-KERNEL(add) {
+KERNEL(add)
+{
     const REAL *p = a->a, *q = a->b;
     REAL *y = a->y;
     for (int64_t i = 0; i < a->n; i++) y[i] = p[i] + q[i];
     return BK_OK;
 }
 
-KERNEL(axpy) {
+KERNEL(axpy)
+{
     const REAL *x = a->x;
     REAL *y = a->y;
     for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(y[i] + a->alpha * x[i]);
     return BK_OK;
 }
 
-KERNEL(fill) {
+KERNEL(fill)
+{
     REAL *x = a->x;
     for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)a->value;
     return BK_OK;
 }
 
-KERNEL(scale) {
+KERNEL(scale)
+{
     REAL *x = a->x;
     for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(x[i] * a->alpha);
     return BK_OK;
@@ -62,7 +69,8 @@ KERNEL(scale) {
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-KERNEL(swiglu_fwd) {
+KERNEL(swiglu_fwd)
+{
     const REAL *gate = a->gate, *up = a->up;
     REAL *y = a->y;
     for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(gate[i] * sigmoid(gate[i]) * up[i]);
@@ -70,7 +78,8 @@ KERNEL(swiglu_fwd) {
 }
 
 /* silu'(x) = sigmoid(x) (1 + x (1 - sigmoid(x))) */
-KERNEL(swiglu_bwd) {
+KERNEL(swiglu_bwd)
+{
     const REAL *gate = a->gate, *up = a->up, *dy = a->dy;
     REAL *dgate = a->dgate, *dup = a->dup;
     for (int64_t i = 0; i < a->n; i++) {
@@ -81,7 +90,8 @@ KERNEL(swiglu_bwd) {
     return BK_OK;
 }
 
-KERNEL(embedding_fwd) {
+KERNEL(embedding_fwd)
+{
     const REAL *table = a->table;
     REAL *y = a->y;
     for (int64_t i = 0; i < a->n; i++) {
@@ -91,7 +101,8 @@ KERNEL(embedding_fwd) {
     return BK_OK;
 }
 
-KERNEL(embedding_bwd) {
+KERNEL(embedding_bwd)
+{
     const REAL *dy = a->dy;
     REAL *dtable = a->dtable;
     for (int64_t i = 0; i < a->n; i++) {
@@ -105,7 +116,8 @@ KERNEL(embedding_bwd) {
 static double sylvester(int64_t i, int64_t j) { return __builtin_parityll((unsigned long long)(i & j)) ? -1 : 1; }
 
 /* By the definition, entry by entry: O(n^2) per row, nothing shared with butterflies. */
-KERNEL(hadamard) {
+KERNEL(hadamard)
+{
     const int64_t block = a->base * a->pow2;
     const double norm = 1 / sqrt((double)block);
     const REAL *h = a->h;

@@ -1,6 +1,7 @@
 /* RMSNorm and rotary positions. */
 
-KERNEL(rmsnorm_fwd) {
+KERNEL(rmsnorm_fwd)
+{
     const REAL *gain = a->w;
     REAL *rstd = a->rstd;
     for (int64_t r = 0; r < a->rows; r++) {
@@ -16,7 +17,8 @@ KERNEL(rmsnorm_fwd) {
 }
 
 /* With g = dy w and q = rstd: dx = q g - x q^3 mean(g x);  dw = sum over rows of dy x q. */
-KERNEL(rmsnorm_bwd) {
+KERNEL(rmsnorm_bwd)
+{
     const REAL *X = a->x, *DY = a->dy, *gain = a->w, *rstd = a->rstd;
     for (int64_t r = 0; a->dx && r < a->rows; r++) {
         const REAL *x = X + r * a->cols, *dy = DY + r * a->cols;
@@ -34,7 +36,8 @@ KERNEL(rmsnorm_bwd) {
     return BK_OK;
 }
 
-KERNEL(rope) {
+KERNEL(rope)
+{
     const int64_t half = a->dim / 2;
     for (int64_t r = 0; r < a->batch * a->tokens * a->heads; r++) {
         const REAL *x = (const REAL *)a->x + r * a->dim;

@@ -1,6 +1,7 @@
 /* Optimizer and whole-array kernels. */
 
-KERNEL(adamw) {
+KERNEL(adamw)
+{
     REAL *p = a->p, *m = a->m, *v = a->v;
     const REAL *g = a->g;
     double fix1 = 1 - pow(a->beta1, (double)a->t), fix2 = 1 - pow(a->beta2, (double)a->t);
@@ -14,7 +15,8 @@ KERNEL(adamw) {
     return BK_OK;
 }
 
-KERNEL(floor) {
+KERNEL(floor)
+{
     REAL *p = a->p;
     const REAL *lo = a->lo;
     for (int64_t i = 0; i < a->n; i++)
@@ -22,12 +24,14 @@ KERNEL(floor) {
     return BK_OK;
 }
 
-KERNEL(sumsq) {
+KERNEL(sumsq)
+{
     *a->sum = dot(a->x, a->x, a->n);
     return BK_OK;
 }
 
-KERNEL(finite) {
+KERNEL(finite)
+{
     const REAL *x = a->x;
     *a->first = -1;
     for (int64_t i = 0; i < a->n; i++)
@@ -38,12 +42,14 @@ KERNEL(finite) {
     return BK_OK;
 }
 
-KERNEL(absmax) {
+KERNEL(absmax)
+{
     for (int64_t r = 0; r < a->rows; r++) ((REAL *)a->out)[r] = (REAL)abs_max((const REAL *)a->x + r * a->cols, a->cols);
     return BK_OK;
 }
 
-KERNEL(minmax) {
+KERNEL(minmax)
+{
     const int64_t groups = a->cols / a->group, params = a->per_row ? a->rows * groups : groups;
     const REAL *x = a->x;
     REAL *lo = a->lo, *hi = a->hi;
@@ -57,7 +63,8 @@ KERNEL(minmax) {
     return BK_OK;
 }
 
-KERNEL(sqerr) {
+KERNEL(sqerr)
+{
     const REAL *p = a->a, *q = a->b;
     for (int64_t i = 0; i < a->rows * a->cols; i++) {
         double d = (double)p[i] - q[i];
@@ -66,7 +73,8 @@ KERNEL(sqerr) {
     return BK_OK;
 }
 
-KERNEL(rowdot) {
+KERNEL(rowdot)
+{
     for (int64_t r = 0; r < a->rows; r++)
         a->out[r] = dot((const REAL *)a->a + r * a->cols, (const REAL *)a->b + r * a->cols, a->cols);
     return BK_OK;

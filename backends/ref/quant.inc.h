@@ -6,7 +6,8 @@ typedef struct code {
     int same; /* of a group too narrow to quantize: always in, and the step does not count */
 } code;
 
-static code clip(REAL quotient, double zero, int qmin, int qmax) {
+static code clip(REAL quotient, double zero, int qmin, int qmax)
+{
     double u = rint((double)quotient) + zero;
     return (code){u < qmin ? qmin : u > qmax ? qmax : u, u >= qmin && u <= qmax, 0};
 }
@@ -24,12 +25,14 @@ typedef struct frozen {
     REAL *rho, *kept;
 } frozen;
 
-static frozen frozen_of(bk_freeze mode, void *memory, int64_t n) {
+static frozen frozen_of(bk_freeze mode, void *memory, int64_t n)
+{
     return (frozen){mode, memory, mode == BK_FREEZE_OFF ? NULL : (REAL *)memory + n};
 }
 
 /* Output element i. */
-static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, double raw) {
+static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, double raw)
+{
     if (f.mode == BK_FREEZE_REPLAY) return (REAL)(isnan(f.kept[i]) ? x + f.rho[i] * s : (f.kept[i] - (raw + f.rho[i])) * s);
     if (f.mode == BK_FREEZE_RECORD) {
         f.rho[i] = (REAL)(q.same ? 0 : q.in ? q.c - zero - x / s : zero - raw);
@@ -38,7 +41,8 @@ static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, d
     return (REAL)((q.c - zero) * s);
 }
 
-KERNEL(fakequant_fwd) {
+KERNEL(fakequant_fwd)
+{
     const int64_t n = a->rows * a->cols, groups = a->cols / a->group;
     const REAL *x = a->x, *s = a->s, *z = a->z;
     const frozen f = frozen_of(a->freeze, a->frozen, n);
@@ -53,7 +57,8 @@ KERNEL(fakequant_fwd) {
     return BK_OK;
 }
 
-KERNEL(fakequant_bwd) {
+KERNEL(fakequant_bwd)
+{
     const int64_t groups = a->cols / a->group, params = a->per_row ? a->rows * groups : groups;
     const REAL *x = a->x, *s = a->s, *z = a->z, *dy = a->dy;
     for (int64_t k = 0; k < params; k++) {
@@ -83,7 +88,8 @@ typedef struct dynamic {
     double levels;       /* Q */
 } dynamic;
 
-static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qmax, const REAL *gamma, const REAL *beta) {
+static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qmax, const REAL *gamma, const REAL *beta)
+{
     dynamic d = {.low = x[0], .high = x[0], .symmetric = symmetric, .levels = qmax - qmin, .learns = 1};
     for (int64_t i = 0; i < n; i++) {
         if (x[i] < d.low) d.low = x[i];
@@ -108,7 +114,8 @@ static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qm
 }
 
 /* The largest magnitude of a symmetric group falls exactly on Q / (2 gamma), on every machine. */
-static code dynamic_code(const dynamic *d, REAL x, int qmin, int qmax) {
+static code dynamic_code(const dynamic *d, REAL x, int qmin, int qmax)
+{
     if (!d->symmetric) {
         code q = clip(x / d->s, d->z, qmin, qmax);
         return (code){q.c, q.in || d->same, d->same};
@@ -117,7 +124,8 @@ static code dynamic_code(const dynamic *d, REAL x, int qmin, int qmax) {
     return clip(scaled, 0, qmin, qmax);
 }
 
-KERNEL(dynquant_fwd) {
+KERNEL(dynquant_fwd)
+{
     const int64_t n = a->rows * a->cols;
     const frozen f = frozen_of(a->freeze, a->frozen, n);
     const REAL *x = a->x;
@@ -138,7 +146,8 @@ KERNEL(dynquant_fwd) {
 }
 
 /* Adds the gradient of an extreme value to dx in equal parts at all places that hold it; of a magnitude also, with the other sign, at -extreme. */
-static void share(const REAL *x, REAL *dx, int64_t n, REAL extreme, int magnitude, double gradient) {
+static void share(const REAL *x, REAL *dx, int64_t n, REAL extreme, int magnitude, double gradient)
+{
     int64_t ties = 0;
     for (int64_t i = 0; i < n; i++) ties += x[i] == extreme || (magnitude && x[i] == -extreme);
     for (int64_t i = 0; i < n; i++) {
@@ -147,7 +156,8 @@ static void share(const REAL *x, REAL *dx, int64_t n, REAL extreme, int magnitud
     }
 }
 
-KERNEL(dynquant_bwd) {
+KERNEL(dynquant_bwd)
+{
     double dgamma = 0, dbeta = 0;
     for (int64_t g = 0; g < a->rows * a->cols / a->group; g++) {
         const REAL *x = (const REAL *)a->x + g * a->group, *dy = (const REAL *)a->dy + g * a->group;
