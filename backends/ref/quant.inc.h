@@ -1,0 +1,185 @@
+/* Fake-quantizers. Whatever decides a code is computed in REAL, as every backend does; sums and gradients are in double. */
+
+typedef struct code {
+    double c; /* clamped, with the zero point still in it; NaN if x is */
+    int in;   /* inside the clip mask */
+    int same; /* of a group too narrow to quantize: always in, and the step does not count */
+} code;
+
+static code clip(REAL quotient, double zero, int qmin, int qmax)
+{
+    double u = rint((double)quotient) + zero;
+    return (code){u < qmin ? qmin : u > qmax ? qmax : u, u >= qmin && u <= qmax, 0};
+}
+
+static int32_t code_int(double c) { return isnan(c) ? 0 : (int32_t)c; }
+
+/* Zero point of parameter k as it enters: rounded and clamped. */
+static double stored_zero(const REAL *z, int64_t k, int qmin, int qmax) { return z ? clip(z[k], 0, qmin, qmax).c : 0; }
+
+/* What a gradient check keeps of every element, so that rounding and clipping stand still while inputs move.
+ * In the mask: y = x + rho s with rho = c - z - x/s of the recording (kept: NaN). Outside: y = (c - z) s with z moving as the raw zero point
+ * does: z = raw + rho with rho = z - raw of the recording (kept: c). */
+typedef struct frozen {
+    bk_freeze mode;
+    REAL *rho, *kept;
+} frozen;
+
+static frozen frozen_of(bk_freeze mode, void *memory, int64_t n)
+{
+    return (frozen){mode, memory, mode == BK_FREEZE_OFF ? NULL : (REAL *)memory + n};
+}
+
+/* Output element i. */
+static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, double raw)
+{
+    if (f.mode == BK_FREEZE_REPLAY) return (REAL)(isnan(f.kept[i]) ? x + f.rho[i] * s : (f.kept[i] - (raw + f.rho[i])) * s);
+    if (f.mode == BK_FREEZE_RECORD) {
+        f.rho[i] = (REAL)(q.same ? 0 : q.in ? q.c - zero - x / s : zero - raw);
+        f.kept[i] = (REAL)(q.in ? NAN : q.c);
+    }
+    return (REAL)((q.c - zero) * s);
+}
+
+KERNEL(fakequant_fwd)
+{
+    const int64_t n = a->rows * a->cols, groups = a->cols / a->group;
+    const REAL *x = a->x, *s = a->s, *z = a->z;
+    const frozen f = frozen_of(a->freeze, a->frozen, n);
+    REAL *y = a->y;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = a->per_row ? i / a->group : i / a->group % groups;
+        double zero = stored_zero(z, k, a->qmin, a->qmax);
+        code q = clip(x[i] / s[k], zero, a->qmin, a->qmax);
+        if (a->codes) a->codes[i] = code_int(q.c);
+        if (y) y[i] = fake(f, i, x[i], s[k], q, zero, z ? z[k] : 0);
+    }
+    return BK_OK;
+}
+
+KERNEL(fakequant_bwd)
+{
+    const int64_t groups = a->cols / a->group, params = a->per_row ? a->rows * groups : groups;
+    const REAL *x = a->x, *s = a->s, *z = a->z, *dy = a->dy;
+    for (int64_t k = 0; k < params; k++) {
+        double zero = stored_zero(z, k, a->qmin, a->qmax), ds = 0, dz = 0;
+        for (int64_t r = a->per_row ? k / groups : 0; r < (a->per_row ? k / groups + 1 : a->rows); r++)
+            for (int64_t c = 0; c < a->group; c++) {
+                int64_t i = r * a->cols + k % groups * a->group + c;
+                code q = clip(x[i] / s[k], zero, a->qmin, a->qmax);
+                ds += dy[i] * (q.c - zero - (q.in ? (double)x[i] / s[k] : 0));
+                dz -= q.in ? 0 : (double)dy[i] * s[k];
+                if (a->dx && q.in) ((REAL *)a->dx)[i] += dy[i];
+            }
+        if (a->ds) ((REAL *)a->ds)[k] += (REAL)ds;
+        if (a->dz) ((REAL *)a->dz)[k] += (REAL)dz;
+    }
+    return BK_OK;
+}
+
+/* Step and zero point of one group whose range is measured on the spot. */
+typedef struct dynamic {
+    REAL low, high, top; /* min, max, max|x| */
+    REAL s, z;
+    REAL gamma, beta;    /* as they count: 1 where they leave no range */
+    int learns;          /* the factors decide s */
+    int same;            /* too narrow to quantize: all of it becomes +-max|x| */
+    int symmetric;
+    double levels;       /* Q */
+} dynamic;
+
+static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qmax, const REAL *gamma, const REAL *beta)
+{
+    dynamic d = {.low = x[0], .high = x[0], .symmetric = symmetric, .levels = qmax - qmin, .learns = 1};
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] < d.low) d.low = x[i];
+        if (x[i] > d.high) d.high = x[i];
+    }
+    d.top = (REAL)abs_max(x, n);
+    d.gamma = gamma ? *gamma : 1;
+    d.beta = beta ? *beta : 1;
+    const REAL levels = (REAL)d.levels, range = d.high - d.low;
+    if (symmetric ? d.gamma <= 0 : d.gamma * d.high - d.beta * d.low <= 0) d.gamma = d.beta = 1, d.learns = 0;
+    if (symmetric) {
+        d.s = d.top > 0 ? 2 * d.gamma * d.top / levels : 1;
+    } else if (range == 0 || range < (REAL)1e-5 * d.top) {
+        d.same = 1;
+        d.s = d.top > 0 ? d.top : 1;
+        d.z = (REAL)-rint((double)(d.low / d.s));
+    } else {
+        d.s = (d.gamma * d.high - d.beta * d.low) / levels;
+        d.z = (REAL)-rint((double)(d.beta * d.low / d.s));
+    }
+    return d;
+}
+
+/* The largest magnitude of a symmetric group falls exactly on Q / (2 gamma), on every machine. */
+static code dynamic_code(const dynamic *d, REAL x, int qmin, int qmax)
+{
+    if (!d->symmetric) {
+        code q = clip(x / d->s, d->z, qmin, qmax);
+        return (code){q.c, q.in || d->same, d->same};
+    }
+    REAL scaled = d->top > 0 ? x / d->top * ((REAL)d->levels / (2 * d->gamma)) : 0;
+    return clip(scaled, 0, qmin, qmax);
+}
+
+KERNEL(dynquant_fwd)
+{
+    const int64_t n = a->rows * a->cols;
+    const frozen f = frozen_of(a->freeze, a->frozen, n);
+    const REAL *x = a->x;
+    REAL *y = a->y;
+    for (int64_t g = 0; g < n / a->group; g++) {
+        dynamic d = measure(x + g * a->group, a->group, a->symmetric, a->qmin, a->qmax, a->gamma, a->beta);
+        if (a->freeze == BK_FREEZE_RECORD) f.kept[n + g] = d.z;
+        if (a->freeze == BK_FREEZE_REPLAY) d.z = f.kept[n + g];
+        for (int64_t i = g * a->group; i < (g + 1) * a->group; i++) {
+            code q = dynamic_code(&d, x[i], a->qmin, a->qmax);
+            if (a->codes) a->codes[i] = code_int(q.c);
+            if (y) y[i] = fake(f, i, x[i], d.s, q, d.z, d.z);
+        }
+        if (a->step) ((REAL *)a->step)[g] = d.s;
+        if (a->zero) ((REAL *)a->zero)[g] = d.z;
+    }
+    return BK_OK;
+}
+
+/* Adds the gradient of an extreme value to dx in equal parts at all places that hold it; of a magnitude also, with the other sign, at -extreme. */
+static void share(const REAL *x, REAL *dx, int64_t n, REAL extreme, int magnitude, double gradient)
+{
+    int64_t ties = 0;
+    for (int64_t i = 0; i < n; i++) ties += x[i] == extreme || (magnitude && x[i] == -extreme);
+    for (int64_t i = 0; i < n; i++) {
+        if (x[i] == extreme) dx[i] += (REAL)(gradient / (double)ties);
+        else if (magnitude && x[i] == -extreme) dx[i] -= (REAL)(gradient / (double)ties);
+    }
+}
+
+KERNEL(dynquant_bwd)
+{
+    double dgamma = 0, dbeta = 0;
+    for (int64_t g = 0; g < a->rows * a->cols / a->group; g++) {
+        const REAL *x = (const REAL *)a->x + g * a->group, *dy = (const REAL *)a->dy + g * a->group;
+        REAL *dx = a->dx ? (REAL *)a->dx + g * a->group : NULL;
+        dynamic d = measure(x, a->group, a->symmetric, a->qmin, a->qmax, a->gamma, a->beta);
+        double G = 0;
+        for (int64_t i = 0; i < a->group; i++) {
+            code q = dynamic_code(&d, x[i], a->qmin, a->qmax);
+            G += dy[i] * (q.c - d.z - (q.in ? (double)x[i] / d.s : 0));
+            if (dx && q.in) dx[i] += dy[i];
+        }
+        if (d.same) continue;
+        if (a->symmetric) {
+            if (dx && d.top > 0) share(x, dx, a->group, d.top, 1, G * 2 * d.gamma / d.levels);
+            if (d.learns) dgamma += G * 2 * d.top / d.levels;
+        } else {
+            if (dx) share(x, dx, a->group, d.high, 0, G * d.gamma / d.levels);
+            if (dx) share(x, dx, a->group, d.low, 0, -G * d.beta / d.levels);
+            if (d.learns) dgamma += G * d.high / d.levels, dbeta -= G * d.low / d.levels;
+        }
+    }
+    if (a->dgamma) *(REAL *)a->dgamma += (REAL)dgamma;
+    if (a->dbeta) *(REAL *)a->dbeta += (REAL)dbeta;
+    return BK_OK;
+}
