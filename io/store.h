@@ -46,7 +46,7 @@ bk_status bk_store_open(bk_store **out, const char *path, const char *schema, bk
  * what PATH was before is untouched. Full disk or file-size limit: BK_ENOSPC. */
 bk_status bk_store_commit(bk_store *s, bk_error *err) BK_MUST_USE;
 void bk_store_close(bk_store *s); /* NULL is legal; gives up a file that is not committed and removes it */
-const bk_store_meta *bk_store_meta_of(const bk_store *s);
+const bk_store_meta *bk_store_meta_of(const bk_store *s); /* of a file open for reading */
 
 /* ---- datasets by the sample: dimension 0 is the sample, one chunk each ---- */
 
@@ -125,7 +125,8 @@ typedef struct bk_store_object {
 /* All groups and datasets, the root first, sorted by path. Lives as long as s. */
 const bk_store_object *bk_store_objects(const bk_store *s, int64_t *n);
 
-/* Attributes with their values as text (numbers in shortest form, arrays in brackets); those that only carry dimension scales are left out. */
+/* Attributes with their values as text (numbers in shortest form, arrays in brackets); those that only carry dimension scales are left out.
+ * fn must not call the store. */
 typedef bk_status bk_store_attr_fn(void *user, const char *name, const char *value, bool is_text, bk_error *err);
 bk_status bk_store_attrs(bk_store *s, const char *path, bk_store_attr_fn *fn, void *user, bk_error *err) BK_MUST_USE;
 

@@ -163,10 +163,10 @@ bk_status bk_store_read_meta(bk_store *s, const char *schema, bk_error *err)
 {
     bk_store_meta *m = &s->meta;
     BK_TRY(root_text(s, "schema", &m->schema, err));
-    bool ours = m->schema && strncmp(m->schema, "brick.", 6) == 0;
-    if (schema && (!ours || strcmp(m->schema, schema) != 0))
+    s->ours = m->schema && strncmp(m->schema, "brick.", 6) == 0;
+    if (schema && (!s->ours || strcmp(m->schema, schema) != 0))
         return bk_fail(err, BK_EFORMAT, "%s: is no %s file (schema: %s)", s->path, schema, m->schema ? m->schema : "none");
-    if (!ours) return BK_OK;
+    if (!s->ours) return BK_OK;
     int64_t version = 0, complete = 0;
     BK_TRY(read_number(s, "/", "schema_version", H5T_INTEGER, H5T_NATIVE_INT64, &version, err));
     if (version != BK_STORE_VERSION)

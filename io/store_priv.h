@@ -24,14 +24,14 @@ struct bk_dset {
 
 struct bk_store {
     char *path; /* as given, for messages */
-    bool writing;
+    bool writing, ours; /* ours: written by brick */
     bk_file in;
     bk_writer out;
     bk_channel ch;
     hid_t driver, file, f16;
     int gzip;
     bk_store_meta meta; /* its texts are ours */
-    bk_dset *dsets;     /* newest first */
+    bk_dset *dsets;     /* in the order of creation */
     bk_store_object *objects;
     int64_t n_objects, cap_objects;
 };
