@@ -13,7 +13,7 @@ SANFLAG := $(if $(filter asan,$(SAN)),-fsanitize=address -fno-omit-frame-pointer
 PKGCF   := $(shell pkg-config --cflags $(PC) 2>/dev/null)
 PKGLD   := $(shell pkg-config --libs $(PC) 2>/dev/null)
 ALLCF    = -std=c11 -D_GNU_SOURCE -I. -fPIC -fopenmp -ffp-contract=off -fno-math-errno $(WARN) $(CFLAGS) $(SANFLAG) $(PKGCF)
-LDLIBS   = $(SANFLAG) -fopenmp $(PKGLD) -lm -lpthread
+LDLIBS   = $(SANFLAG) -fopenmp $(PKGLD) -lhdf5_hl -lm -lpthread
 
 LIBDIRS := backends/ref backends/cpu backends/guard autograd ops io quant blocks
 LIBSRC  := $(sort $(foreach d,$(LIBDIRS),$(wildcard $(d)/*.c)))
