@@ -31,7 +31,8 @@ struct bk_golden {
         ck_assert(len >= 0 && len < PATH_MAX_LEN);            \
     } while (0)
 
-static void *keep(bk_golden *g, size_t bytes) {
+static void *keep(bk_golden *g, size_t bytes)
+{
     owned *o = malloc(sizeof *o + (bytes ? bytes : 1));
     ck_assert_ptr_nonnull(o);
     o->next = g->owned;
@@ -39,7 +40,8 @@ static void *keep(bk_golden *g, size_t bytes) {
     return o->data;
 }
 
-bk_golden *bk_golden_open(const char *name) {
+bk_golden *bk_golden_open(const char *name)
+{
     bk_golden *g = calloc(1, sizeof *g);
     ck_assert_ptr_nonnull(g);
     snprintf(g->name, sizeof g->name, "tests/golden/%s", name);
@@ -49,7 +51,8 @@ bk_golden *bk_golden_open(const char *name) {
     return g;
 }
 
-void bk_golden_close(bk_golden *g) {
+void bk_golden_close(bk_golden *g)
+{
     if (!g) return;
     H5Fclose(g->file);
     for (owned *o = g->owned; o;) {
@@ -60,20 +63,23 @@ void bk_golden_close(bk_golden *g) {
     free(g);
 }
 
-bool bk_golden_has(bk_golden *g, const char *path, ...) {
+bool bk_golden_has(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     hid_t o = H5Oopen(g->file, p, H5P_DEFAULT);
     if (o >= 0) H5Oclose(o);
     return o >= 0;
 }
 
-static hid_t open_object(bk_golden *g, const char *path) {
+static hid_t open_object(bk_golden *g, const char *path)
+{
     hid_t o = H5Oopen(g->file, path, H5P_DEFAULT);
     if (o < 0) ck_abort_msg("%s: no object %s", g->name, path);
     return o;
 }
 
-char **bk_golden_members(bk_golden *g, const char *path, ...) {
+char **bk_golden_members(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     hid_t o = open_object(g, p);
     H5G_info_t info;
@@ -91,7 +97,8 @@ char **bk_golden_members(bk_golden *g, const char *path, ...) {
     return names;
 }
 
-static int dims(bk_golden *g, const char *path, int64_t dim[BK_GOLDEN_DIMS]) {
+static int dims(bk_golden *g, const char *path, int64_t dim[BK_GOLDEN_DIMS])
+{
     hid_t o = open_object(g, path), space = H5Dget_space(o);
     if (space < 0) ck_abort_msg("%s: %s is no dataset", g->name, path);
     int n = H5Sget_simple_extent_ndims(space);
@@ -104,24 +111,28 @@ static int dims(bk_golden *g, const char *path, int64_t dim[BK_GOLDEN_DIMS]) {
     return n;
 }
 
-int bk_golden_dims(bk_golden *g, int64_t dim[BK_GOLDEN_DIMS], const char *path, ...) {
+int bk_golden_dims(bk_golden *g, int64_t dim[BK_GOLDEN_DIMS], const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return dims(g, p, dim);
 }
 
-static int64_t count(bk_golden *g, const char *path) {
+static int64_t count(bk_golden *g, const char *path)
+{
     int64_t dim[BK_GOLDEN_DIMS], total = 1;
     int n = dims(g, path, dim);
     for (int i = 0; i < n; i++) total *= dim[i];
     return total;
 }
 
-int64_t bk_golden_count(bk_golden *g, const char *path, ...) {
+int64_t bk_golden_count(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return count(g, p);
 }
 
-static void *read_values(bk_golden *g, const char *path, hid_t type) {
+static void *read_values(bk_golden *g, const char *path, hid_t type)
+{
     void *v = keep(g, (size_t)count(g, path) * H5Tget_size(type));
     hid_t o = open_object(g, path);
     if (H5Dread(o, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, v) < 0) ck_abort_msg("%s: cannot read %s", g->name, path);
@@ -129,63 +140,74 @@ static void *read_values(bk_golden *g, const char *path, hid_t type) {
     return v;
 }
 
-double *bk_golden_f64(bk_golden *g, const char *path, ...) {
+double *bk_golden_f64(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return read_values(g, p, H5T_NATIVE_DOUBLE);
 }
 
-float *bk_golden_f32(bk_golden *g, const char *path, ...) {
+float *bk_golden_f32(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return read_values(g, p, H5T_NATIVE_FLOAT);
 }
 
-int64_t *bk_golden_i64(bk_golden *g, const char *path, ...) {
+int64_t *bk_golden_i64(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return read_values(g, p, H5T_NATIVE_INT64);
 }
 
-int32_t *bk_golden_i32(bk_golden *g, const char *path, ...) {
+int32_t *bk_golden_i32(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return read_values(g, p, H5T_NATIVE_INT32);
 }
 
-int8_t *bk_golden_i8(bk_golden *g, const char *path, ...) {
+int8_t *bk_golden_i8(bk_golden *g, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return read_values(g, p, H5T_NATIVE_INT8);
 }
 
-static hid_t open_attr(bk_golden *g, const char *name, const char *path) {
+static hid_t open_attr(bk_golden *g, const char *name, const char *path)
+{
     hid_t a = H5Aopen_by_name(g->file, path, name, H5P_DEFAULT, H5P_DEFAULT);
     if (a < 0) ck_abort_msg("%s: %s has no attribute %s", g->name, path, name);
     return a;
 }
 
-static void read_attr(bk_golden *g, const char *name, const char *path, hid_t type, void *dst) {
+static void read_attr(bk_golden *g, const char *name, const char *path, hid_t type, void *dst)
+{
     hid_t a = open_attr(g, name, path);
     if (H5Aread(a, type, dst) < 0) ck_abort_msg("%s: cannot read attribute %s of %s", g->name, name, path);
     H5Aclose(a);
 }
 
-bool bk_golden_has_attr(bk_golden *g, const char *name, const char *path, ...) {
+bool bk_golden_has_attr(bk_golden *g, const char *name, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     return H5Aexists_by_name(g->file, p, name, H5P_DEFAULT) > 0;
 }
 
-double bk_golden_attr(bk_golden *g, const char *name, const char *path, ...) {
+double bk_golden_attr(bk_golden *g, const char *name, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     double v;
     read_attr(g, name, p, H5T_NATIVE_DOUBLE, &v);
     return v;
 }
 
-int64_t bk_golden_attr_i64(bk_golden *g, const char *name, const char *path, ...) {
+int64_t bk_golden_attr_i64(bk_golden *g, const char *name, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     int64_t v;
     read_attr(g, name, p, H5T_NATIVE_INT64, &v);
     return v;
 }
 
-const char *bk_golden_attr_str(bk_golden *g, const char *name, const char *path, ...) {
+const char *bk_golden_attr_str(bk_golden *g, const char *name, const char *path, ...)
+{
     FORMAT_PATH(p, path);
     hid_t a = open_attr(g, name, p), type = H5Aget_type(a);
     ck_assert(H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0);
@@ -198,7 +220,8 @@ const char *bk_golden_attr_str(bk_golden *g, const char *name, const char *path,
     return s;
 }
 
-double bk_golden_error(const double *got, const double *ref, int64_t n, int64_t cols) {
+double bk_golden_error(const double *got, const double *ref, int64_t n, int64_t cols)
+{
     double whole = 0, worst = 0;
     for (int64_t i = 0; i < n; i++) whole = fmax(whole, fabs(ref[i]));
     for (int64_t r = 0; r < n; r += cols) {
@@ -213,7 +236,8 @@ double bk_golden_error(const double *got, const double *ref, int64_t n, int64_t 
     return worst;
 }
 
-double bk_golden_error_f32(const float *got, const double *ref, int64_t n, int64_t cols) {
+double bk_golden_error_f32(const float *got, const double *ref, int64_t n, int64_t cols)
+{
     double *wide = malloc((size_t)(n > 0 ? n : 1) * sizeof *wide);
     ck_assert_ptr_nonnull(wide);
     for (int64_t i = 0; i < n; i++) wide[i] = (double)got[i];
