@@ -111,13 +111,11 @@ bk_status bk_hadamard_create(int64_t n, bk_hadamard_plan **out, bk_error *err)
     int64_t blocks = 1;
     while (n % blocks || !find_recipe(n / blocks, &r)) blocks++; /* ends at blocks = n, order 1 */
 
-    size_t entries = r.base > 1 ? (size_t)(r.base * r.base) : 0;
     bk_hadamard_plan *p = calloc(1, sizeof *p);
-    float *h = malloc((entries ? entries : 1) * sizeof *h);
-    bool built = p && h;
+    float *h = r.base > 1 ? malloc((size_t)(r.base * r.base) * sizeof *h) : NULL;
+    bool built = p && (h || r.base == 1);
     if (built && r.kind == BK_HADAMARD_WILLIAMSON) williamson172(h);
     else if (built && r.base > 1) built = paley(r.kind, r.q, r.base, h);
-    else if (built) h[0] = 1;
     if (!built) {
         free(p);
         free(h);

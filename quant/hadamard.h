@@ -23,7 +23,7 @@ typedef struct bk_hadamard_plan {
     int64_t n, blocks, base, pow2;
     bk_hadamard_kind kind; /* of the base; SYLVESTER: base is 1 */
     double scale;          /* 1 / sqrt(base pow2) */
-    const float *h;        /* [base, base], entries +-1, rows are outputs; owned by the plan */
+    const float *h;        /* [base, base], entries +-1, rows are outputs; owned by the plan; NULL if base is 1 */
     char note[256];        /* how it is made, for logs; says when it is only block-diagonal */
 } bk_hadamard_plan;
 

@@ -199,7 +199,8 @@ static double entry(const bk_hadamard_plan *p, int64_t row, int64_t col)
     row %= size;
     col %= size;
     int sign = __builtin_popcountll((unsigned long long)(row % p->pow2 & col % p->pow2)) % 2 ? -1 : 1;
-    return (double)p->h[row / p->pow2 * p->base + col / p->pow2] * sign * p->scale;
+    double h = p->base == 1 ? 1 : (double)p->h[row / p->pow2 * p->base + col / p->pow2];
+    return h * sign * p->scale;
 }
 
 START_TEST(fast_transform_equals_the_matrix) {
