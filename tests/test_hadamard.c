@@ -25,14 +25,16 @@ static double noise(uint64_t *state)
 
 /* ---- fields ---- */
 
-START_TEST(fields_reject_what_is_no_power_of_an_odd_prime) {
+START_TEST(fields_reject_what_is_no_power_of_an_odd_prime)
+{
     static const int64_t bad[] = {-7, 0, 1, 2, 4, 15, 21, 45, 81, 243, 1001};
     bk_galois f;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) ck_assert(!bk_galois_init(&f, bad[i]));
 }
 END_TEST
 
-START_TEST(field_axioms_hold) {
+START_TEST(field_axioms_hold)
+{
     static const int64_t order[] = {3, 5, 9, 25, 27, 43, 49, 121, 125, 343};
     for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
         bk_galois f;
@@ -52,7 +54,8 @@ START_TEST(field_axioms_hold) {
 }
 END_TEST
 
-START_TEST(half_of_the_nonzero_elements_are_squares) {
+START_TEST(half_of_the_nonzero_elements_are_squares)
+{
     static const int64_t order[] = {11, 27, 49, 73, 343, 461, 683};
     for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
         bk_galois f;
@@ -67,7 +70,8 @@ START_TEST(half_of_the_nonzero_elements_are_squares) {
 }
 END_TEST
 
-START_TEST(moduli_match_golden) {
+START_TEST(moduli_match_golden)
+{
     bk_golden *g = bk_golden_open("hadamard.h5");
     int seen = 0;
     for (char **o = bk_golden_members(g, "/base"); *o; o++) {
@@ -118,7 +122,8 @@ static const struct {
              {344, BK_HADAMARD_PALEY1}, {172, BK_HADAMARD_WILLIAMSON},
              {684, BK_HADAMARD_PALEY1}, {924, BK_HADAMARD_PALEY2}};
 
-START_TEST(base_matrices_are_hadamard) {
+START_TEST(base_matrices_are_hadamard)
+{
     bk_hadamard_plan *p = plan(bases[_i].base);
     ck_assert_int_eq(p->base, bases[_i].base);
     ck_assert_int_eq(p->kind, bases[_i].kind);
@@ -127,7 +132,8 @@ START_TEST(base_matrices_are_hadamard) {
 }
 END_TEST
 
-START_TEST(base_matrices_match_golden) {
+START_TEST(base_matrices_match_golden)
+{
     bk_golden *g = bk_golden_open("hadamard.h5");
     static const char *const kind[] = {"sylvester", "paley1", "paley2", "williamson"};
     for (char **o = bk_golden_members(g, "/base"); *o; o++) {
@@ -145,7 +151,8 @@ END_TEST
 
 /* ---- which construction ---- */
 
-START_TEST(sizes_of_real_models_get_the_expected_base) {
+START_TEST(sizes_of_real_models_get_the_expected_base)
+{
     static const int64_t want[][3] = { /* order, base, blocks */
         {1, 1, 1},        {2, 1, 1},         {64, 1, 1},        {4096, 1, 1},      {96, 12, 1},       {112, 28, 1},
         {192, 12, 1},     {288, 36, 1},      {304, 76, 1},      {352, 44, 1},      {576, 36, 1},      {896, 28, 1},
@@ -162,12 +169,14 @@ START_TEST(sizes_of_real_models_get_the_expected_base) {
 }
 END_TEST
 
-START_TEST(every_small_order_has_a_plan) {
+START_TEST(every_small_order_has_a_plan)
+{
     for (int64_t n = 1; n <= 400; n++) bk_hadamard_free(plan(n));
 }
 END_TEST
 
-START_TEST(note_tells_the_construction) {
+START_TEST(note_tells_the_construction)
+{
     bk_hadamard_plan *p = plan(576), *q = plan(90);
     ck_assert_str_eq(p->note, "576: 36 x 16, base Paley II over GF(17)");
     ck_assert_ptr_nonnull(strstr(q->note, "block-diagonal"));
@@ -177,7 +186,8 @@ START_TEST(note_tells_the_construction) {
 }
 END_TEST
 
-START_TEST(order_out_of_range_is_refused) {
+START_TEST(order_out_of_range_is_refused)
+{
     static const int64_t bad[] = {0, -4, BK_HADAMARD_MAX_ORDER + 1};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         bk_hadamard_plan *p;
@@ -203,7 +213,8 @@ static double entry(const bk_hadamard_plan *p, int64_t row, int64_t col)
     return h * sign * p->scale;
 }
 
-START_TEST(fast_transform_equals_the_matrix) {
+START_TEST(fast_transform_equals_the_matrix)
+{
     static const int64_t order[] = {1, 2, 16, 12, 24, 56, 90, 172, 288, 428};
     int64_t n = order[_i];
     bk_hadamard_plan *p = plan(n);
@@ -229,7 +240,8 @@ START_TEST(fast_transform_equals_the_matrix) {
 }
 END_TEST
 
-START_TEST(transforms_match_golden) {
+START_TEST(transforms_match_golden)
+{
     bk_golden *g = bk_golden_open("hadamard.h5");
     for (char **o = bk_golden_members(g, "/transform"); *o; o++) {
         bk_hadamard_plan *p = plan(bk_golden_attr_i64(g, "n", "/transform/%s", *o));
@@ -263,7 +275,8 @@ START_TEST(transforms_match_golden) {
 END_TEST
 
 /* Columns of a matrix, more of them than one panel takes, transformed in place give what single vectors give; the rest stays untouched. */
-START_TEST(strided_vectors_match_single_vectors) {
+START_TEST(strided_vectors_match_single_vectors)
+{
     enum { N = 24, COUNT = 19, WIDTH = 21 };
     bk_hadamard_plan *p = plan(N);
     float w[N * WIDTH], before[N * WIDTH];
@@ -280,7 +293,8 @@ START_TEST(strided_vectors_match_single_vectors) {
 }
 END_TEST
 
-START_TEST(invert_undoes_apply) {
+START_TEST(invert_undoes_apply)
+{
     static const int64_t order[] = {13696, 10944, 1536, 576, 90};
     int64_t n = order[_i];
     bk_hadamard_plan *p = plan(n);
