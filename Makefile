@@ -1,5 +1,5 @@
 # brick: `make` builds, `make demo` runs the main job, `make test` passes the tests. `make help` lists the rest.
-# SAN=asan|ubsan|tsan and CC=clang build into folders of their own.
+# SAN=asan|ubsan|tsan and CC=clang build into folders of their own; V=1 shows the commands.
 
 VERSION := 0.1.0
 
@@ -7,6 +7,7 @@ ifeq ($(origin CC),default)
 CC      := gcc
 endif
 SAN     ?=
+V       ?=
 PREFIX  ?= /usr/local
 BUILD   ?= build$(if $(SAN),-$(SAN))$(if $(findstring clang,$(CC)),-clang)
 JOBS    ?= $(shell nproc)
@@ -38,6 +39,9 @@ TESTRUN := $(if $(BK_TEST),$(foreach t,$(TESTBIN),$(if $(findstring $(BK_TEST),$
 FUZZSRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 FUZZBIN := $(FUZZSRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 
+Q       := $(if $(V),,@)
+say      = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
+
 # The variables above are read before a target can install anything, so targets that install call make once more.
 PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
@@ -49,24 +53,30 @@ no-libraries:
 
 $(BUILD)/obj/%.o: %.c $(if $(PKGLD),,| no-libraries)
 	@mkdir -p $(@D)
-	$(CC) $(ALLCF) -MMD -MP -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(ALLCF) -MMD -MP -c $< -o $@
 
 $(BUILD)/libbrick.a: $(LIBOBJ)
-	@rm -f $@; ar rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)rm -f $@; ar rcs $@ $^
 
 $(BUILD)/libbrick.so: $(LIBOBJ)
-	$(CC) -shared -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -o $@ $^ $(LDLIBS)
 
 $(BUILD)/brick: $(BUILD)/obj/experiments/main.o $(EXPOBJ) $(BUILD)/libbrick.a
-	$(CC) -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
 
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
-	$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 test-build: $(TESTRUN)
 fuzz-build: $(FUZZBIN)

@@ -6,6 +6,7 @@
 # `-(e)`, where e is more than a name or a constant. One mutant = FILE:LINE:COLUMN:WHAT.
 #
 # Usage: tools/mutate.sh [--list]      MUTANTS=n SEED=s: a sample of n; MUTATE=regex: only mutants whose name matches
+#        MUTATE_SECONDS=s: no new mutant after s seconds
 #        MUTATE_TESTS="pattern...": test programs to run, in this order. Works in build/mutants, a copy of the tracked files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -77,10 +78,15 @@ test_programs() { # the programs of the patterns, in their order, each once
     done | awk '!seen[$0]++'
 }
 
-red() { # true if a test fails; the program that did is left in $killer
+red() { # builds and runs one program after the other; true at the first that fails, which is left in $killer
     for killer in "${programs[@]}"; do
+        if ! $make "$killer" >/dev/null 2>&1; then
+            killer=compiler
+            return 0
+        fi
         (cd "$tree" && OMP_NUM_THREADS=2 CK_VERBOSITY=silent timeout -k 5 120 "$killer") >/dev/null 2>&1 </dev/null || return 0
     done
+    killer=
     return 1
 }
 
@@ -113,13 +119,18 @@ passed=0
 failed=0
 unbuilt=0
 for mutant in "${mutants[@]}"; do
+    if [ "$SECONDS" -ge "${MUTATE_SECONDS:-86400}" ]; then
+        echo "stopped after $SECONDS s: $((passed + failed + unbuilt)) of ${#mutants[@]} mutants were tried"
+        break
+    fi
     IFS=: read -r file line column what <<<"$mutant"
     mutated=$file
     apply "$file" "$line" "$column" "$what"
-    if ! $make "${programs[@]}" >/dev/null 2>&1; then
+    red || true
+    if [ "$killer" = compiler ]; then
         unbuilt=$((unbuilt + 1))
         echo "unbuilt   $mutant"
-    elif red; then
+    elif [ -n "$killer" ]; then
         passed=$((passed + 1))
         echo "red       $mutant  ($(basename "$killer"))"
     else
