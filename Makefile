@@ -47,6 +47,7 @@ PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLA
 
 .PHONY: no-libraries all test-build run-tests fuzz-build demo model test check bench mutants fuzz install clean help setup
 all: $(BUILD)/brick $(BUILD)/libbrick.a $(BUILD)/libbrick.so
+	@:
 
 no-libraries:
 	@echo "brick needs pkg-config and $(PC): \`make setup\` installs what is missing" >&2; exit 1
@@ -86,7 +87,7 @@ run-tests: $(TESTRUN)
 ## make               the program build/brick and the libraries build/libbrick.a, .so; installs nothing
 ## make demo          all that is missing, then the main job on a real model (goes on where it was stopped)
 demo:
-	@scripts/setup.sh build model || scripts/setup.sh build
+	@scripts/setup.sh build
 	@$(PARALLEL) all
 	@scripts/demo.sh $(BUILD)/brick
 

@@ -8,7 +8,7 @@ brick=$1
 config=configs/demo.yaml
 out=runs/demo
 options=()
-if ! scripts/model.sh; then
+if ! { scripts/setup.sh model && scripts/model.sh; }; then
     out=runs/demo-synth
     options=(--set model=models/synth)
     echo "demo: the real model is not there; running on a small made one, whose figures say nothing about real models" >&2

