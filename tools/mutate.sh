@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Flips one sign at a time in backward code and demands that a test turns red.
 #
-# Backward code: functions of ops/*.c, backends/ref, backends/cpu and backends/scalar whose head names bwd, backward or grad.
-# Mutants: `+=` becomes `-=` and the other way round (not in the head of a for); `x[i] = e;` and `return e;` of a formula become
-# `-(e)`, where e is more than a name or a constant. One mutant = FILE:LINE:COLUMN:WHAT.
+# Backward code: functions of ops/*.c, backends/ref, backends/cpu and backends/scalar whose head names bwd, backward, grad or a derivative
+# (NAME_dsomething), or that take a parameter dsomething. One mutant = FILE:LINE:COLUMN:WHAT, with WHAT
+#   + -   `+=` becomes `-=`, or the other way round (not in the head of a for)
+#   p m   a plus or minus between the terms of what is accumulated (not of an index) is flipped
+#   n     `x[i] = e;`, `return e;` of a formula and, in backends/scalar, `.dsomething = e;` become `-(e)`
+#   0 !   in ops/: `= 1` of a kernel's argument (accumulate, transpose, alpha) becomes 0; `!e` becomes `!!e`
 #
 # Usage: tools/mutate.sh [--list]      MUTANTS=n SEED=s: a sample of n; MUTATE=regex: only mutants whose name matches
 #        MUTATE_SECONDS=s: no new mutant after s seconds
@@ -21,38 +24,65 @@ list() { # every mutant, a line each: FILE:LINE:COLUMN:WHAT
     mapfile -t files < <(git ls-files 'ops/*.c' 'backends/ref/*.[ch]' 'backends/cpu/*.[ch]' 'backends/scalar/*.h')
     [ ${#files[@]} -eq 0 ] || awk '
     function emit(column, what) { printf "%s:%d:%d:%s\n", FILENAME, FNR, column, what }
+    function blank(n) { return sprintf("%" n "s", "") }
+    function closing(text, i, open, close_,   depth, c) { # the index of the bracket that closes the one at i
+        for (depth = 0; i <= length(text); i++) {
+            c = substr(text, i, 1)
+            depth += (c == open) - (c == close_)
+            if (depth == 0) return i
+        }
+        return length(text)
+    }
+    function is_backward(head) { # by its name, or by a parameter called dsomething
+        gsub(/[ *](data|dim|dims|dst|dest|depth|div|dtype)[,)]/, " ", head)
+        return head ~ /(bwd|backward|grad|_d[a-z]+\()/ || head ~ /[ *]d[a-z]+[,)]/
+    }
+    function each(text, pattern, what,   offset) { # one mutant for each match
+        for (offset = 0; match(text, pattern); text = substr(text, RSTART + RLENGTH)) {
+            emit(offset + RSTART, what)
+            offset += RSTART + RLENGTH - 1
+        }
+    }
     FNR == 1 { inside = 0; head = "" }
-    !inside && /^[A-Za-z_]/ { head = "" }                                  # a declaration begins at the margin
-    !inside { head = head $0; if (/;[ \t]*$/ && !/{/) head = "" }
+    !inside && /^[A-Za-z_]/ { head = "" } # a declaration begins at the margin
+    !inside { head = head $0 }
     !inside && /{[ \t]*(\/\*.*)?$/ {
         inside = 1
-        backward = head ~ /\(/ && head ~ /(bwd|backward|grad)/ && head !~ /^(typedef|struct|enum|static const struct)/
+        backward = head ~ /\(/ && head !~ /^(typedef|struct|enum|static const struct|const)/ && is_backward(head)
         next
     }
     /^}/ { inside = 0; head = ""; next }
-    inside && backward && !/^[ \t]*(\/\*|\*|\/\/|#)/ {
+    !inside || /^[ \t]*(\/\*|\*|\/\/|#)/ { next }
+    {
         line = $0
         sub(/\/\*.*/, "", line)
-        if (line ~ /^[ \t]*for[ \t]*\(/) { # blank out the head of the loop
-            depth = 0
-            for (i = index(line, "("); i <= length(line); i++) {
-                c = substr(line, i, 1)
-                depth += (c == "(") - (c == ")")
-                if (depth == 0) break
+        if (match(line, /for[ \t]*\(/)) { # blank out the head of a loop
+            open_at = RSTART + RLENGTH - 1
+            close_at = closing(line, open_at, "(", ")")
+            line = substr(line, 1, open_at) blank(close_at - open_at) substr(line, close_at + 1)
+        }
+    }
+    FILENAME ~ /scalar/ && match(line, /\.d(max|min|gamma|beta|[a-z]) = /) && line ~ /;[ \t]*$/ { emit(RSTART + RLENGTH, "n"); next }
+    !backward { next }
+    FILENAME ~ /^ops\// {
+        each(line, " = 1[,});]", "0")
+        if (line !~ /^[ \t]*if /) each(line, "[ (]![a-z(]", "!")
+    }
+    {
+        each(line, "[+]=", "+")
+        each(line, "-=", "-")
+        if (match(line, /[+-]=/)) { # the signs between terms, not those of indices
+            terms = blank(RSTART + RLENGTH - 1) substr(line, RSTART + RLENGTH)
+            while (match(terms, /\[/)) {
+                open_at = RSTART
+                close_at = closing(terms, open_at, "[", "]")
+                terms = substr(terms, 1, open_at - 1) blank(close_at - open_at + 1) substr(terms, close_at + 1)
             }
-            line = sprintf("%" i "s", "") substr(line, i + 1)
-        }
-        rest = line
-        offset = 0
-        while (match(rest, /[+-]=/)) {
-            emit(offset + RSTART, substr(rest, RSTART, 1))
-            offset += RSTART + 1
-            rest = substr(rest, RSTART + 2)
-        }
-        if (match(line, /\][ \t]=[ \t]/) || match(line, /^[ \t]*return[ \t]/)) {
-            start = RSTART + RLENGTH
-            value = substr(line, start)
-            if (value ~ /[-+*\/]/ && value ~ /;[ \t]*$/ && value !~ /(bk_fail|BK_|status|\?|&&|\|\|)/) emit(start, "n")
+            each(terms, " [+] ", "p")
+            each(terms, " - ", "m")
+        } else if (match(line, /\] = /) || match(line, /^[ \t]*return /)) {
+            value = substr(line, RSTART + RLENGTH)
+            if (value ~ /[-+*\/]/ && value ~ /;[ \t]*$/ && value !~ /(bk_|BK_|status|&&|\|\||[a-z]\()/) emit(RSTART + RLENGTH, "n")
         }
     }' "${files[@]}"
 }
@@ -60,8 +90,15 @@ list() { # every mutant, a line each: FILE:LINE:COLUMN:WHAT
 apply() { # apply FILE LINE COLUMN WHAT: to the copy
     awk -v at="$2" -v column="$3" -v what="$4" '
     NR != at { print; next }
-    what == "n" { value = substr($0, column); sub(/;[^;]*$/, "", value); print substr($0, 1, column - 1) "-(" value ");"; next }
-    { print substr($0, 1, column - 1) (what == "+" ? "-" : "+") substr($0, column + 1) }' "$1" >"$tree/$1"
+    { before = substr($0, 1, column - 1); here = substr($0, column) }
+    what == "+" { sub(/^\+=/, "-=", here) }
+    what == "-" { sub(/^-=/, "+=", here) }
+    what == "p" { sub(/^ \+ /, " - ", here) }
+    what == "m" { sub(/^ - /, " + ", here) }
+    what == "0" { sub(/^ = 1/, " = 0", here) }
+    what == "!" { sub(/!/, "!!", here) }
+    what == "n" { sub(/;[^;]*$/, "", here); here = "-(" here ");" }
+    { print before here }' "$1" >"$tree/$1"
 }
 
 restore() { # a new time stamp, so that make builds it again
