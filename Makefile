@@ -3,10 +3,10 @@
 
 VERSION := 0.1.0
 
-ifeq ($(origin CC),default)
-CC      := gcc
-endif
 SAN     ?=
+ifeq ($(origin CC),default)
+CC      := $(if $(filter tsan,$(SAN)),clang,gcc)# the thread sanitizer understands the OpenMP of clang, not that of gcc
+endif
 V       ?=
 PREFIX  ?= /usr/local
 BUILD   ?= build$(if $(SAN),-$(SAN))$(if $(findstring clang,$(CC)),-clang)
@@ -41,6 +41,12 @@ FUZZBIN := $(FUZZSRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
+
+export CC
+ifeq ($(SAN),tsan)
+export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1
+export CK_FORK      ?= no# clang's OpenMP tool for the sanitizer does not live through a fork
+endif
 
 # The variables above are read before a target can install anything, so targets that install call make once more.
 PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
