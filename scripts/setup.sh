@@ -13,6 +13,7 @@ need() { # need PACKAGE PROBE...: the package, if the probe fails
 have() { command -v "$1"; }
 pc() { pkg-config --exists "$1"; }
 pip_is_there() { python3 -c 'import importlib.util as u; raise SystemExit(u.find_spec("pip") is None)'; }
+clang_has_sanitizers() { echo 'int main(void) { return 0; }' | clang -fsanitize=thread -x c - -o /dev/null; }
 clang_has_openmp() { echo '#include <omp.h>' | clang -fopenmp -fsyntax-only -x c -; }
 
 for_build() {
@@ -34,6 +35,7 @@ for_build() {
 for_clang() {
     need clang have clang
     need libomp-dev clang_has_openmp
+    need libclang-rt-dev clang_has_sanitizers
 }
 for_test() { need check pc check; }
 for_model() {
