@@ -53,6 +53,7 @@ FNR == 1 { mine = room(FILENAME) }
     if (mine == "backend") {
         own = FILENAME
         sub(/[^\/]*$/, "", own)
+        if (own == "backends/guard/" && name ~ /^backends\/ref\//) next # guard is ref on memory that is out of reach
         if (theirs != "interface" && index(name, own) != 1 && name !~ /^autograd\/(error|backend)\.h$/)
             bad("a backend knows backends/*.h, backends/scalar, its own folder, autograd/error.h and autograd/backend.h")
     } else if (!(mine in may)) {

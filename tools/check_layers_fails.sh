@@ -10,7 +10,7 @@ for header in backends/kernels.h backends/scalar/act.h backends/ref/ref.h autogr
     mkdir -p "$dir/$(dirname "$header")"
     : >"$dir/$header"
 done
-mkdir -p "$dir"/{backends/cpu,tests}
+mkdir -p "$dir"/{backends/cpu,backends/guard,tests}
 
 try() { # try VERDICT FILE INCLUDE
     local verdict=passes
@@ -45,6 +45,7 @@ try fails elsewhere.c '"experiments/schema.h"'
 try passes autograd/x.c '"backends/kernels.h"'
 try passes ops/x.c '"autograd/tape.h"'
 try passes backends/cpu/x.c '"autograd/error.h"'
+try passes backends/guard/x.c '"backends/ref/ref.h"'
 try passes backends/cpu/x.c '<cblas.h>'
 try passes io/x.c '<hdf5.h>'
 try passes io/x.c '<openssl/evp.h>'
