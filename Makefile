@@ -1,15 +1,26 @@
 # brick: `make` builds, `make demo` runs the main job, `make test` passes the tests. `make help` lists the rest.
-# SAN=asan|ubsan|tsan and CC=clang build into folders of their own.
+# SAN=asan|ubsan|tsan and CC=clang build into folders of their own; V=1 shows the commands.
 
-CC      ?= gcc
+VERSION := 0.1.0
+
 SAN     ?=
+ifeq ($(origin CC),default)
+CC      := $(if $(filter tsan,$(SAN)),clang,gcc)# the thread sanitizer understands the OpenMP of clang, not that of gcc
+endif
+V       ?=
 PREFIX  ?= /usr/local
 BUILD   ?= build$(if $(SAN),-$(SAN))$(if $(findstring clang,$(CC)),-clang)
+JOBS    ?= $(shell nproc)
 PC      := hdf5 openblas jansson yaml-0.1 libpcre2-8 libutf8proc libcrypto
 
 CFLAGS  ?= -O3 -g
 WARN    := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
-SANFLAG := $(if $(filter asan,$(SAN)),-fsanitize=address -fno-omit-frame-pointer)$(if $(filter ubsan,$(SAN)),-fsanitize=undefined -fno-sanitize-recover=all)$(if $(filter tsan,$(SAN)),-fsanitize=thread)
+SANFLAG.asan  := -fsanitize=address -fno-omit-frame-pointer
+SANFLAG.ubsan := -fsanitize=undefined -fno-sanitize-recover=all
+SANFLAG.tsan  := -fsanitize=thread
+SANFLAG.fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping
+SANFLAG := $(SANFLAG.$(SAN))
+$(if $(SAN),$(if $(SANFLAG),,$(error SAN=$(SAN) is none of asan ubsan tsan)))
 PKGCF   := $(shell pkg-config --cflags $(PC) 2>/dev/null)
 PKGLD   := $(shell pkg-config --libs $(PC) 2>/dev/null)
 ALLCF    = -std=c11 -D_GNU_SOURCE -I. -fPIC -fopenmp -ffp-contract=off -fno-math-errno $(WARN) $(CFLAGS) $(SANFLAG) $(PKGCF)
@@ -20,34 +31,123 @@ LIBSRC  := $(sort $(foreach d,$(LIBDIRS),$(wildcard $(d)/*.c)))
 EXPSRC  := $(filter-out experiments/main.c,$(sort $(wildcard experiments/*.c)))
 LIBOBJ  := $(LIBSRC:%.c=$(BUILD)/obj/%.o)
 EXPOBJ  := $(EXPSRC:%.c=$(BUILD)/obj/%.o)
+HEADERS := brick.h $(wildcard backends/*.h backends/scalar/*.h $(foreach d,autograd ops io quant blocks,$(d)/*.h $(d)/*.def))
 TESTSRC := $(sort $(wildcard tests/test_*.c))
 TESTAUX := $(filter-out $(TESTSRC),$(sort $(wildcard tests/*.c)))
 TESTBIN := $(TESTSRC:tests/%.c=$(BUILD)/tests/%)
+TESTRUN := $(if $(BK_TEST),$(foreach t,$(TESTBIN),$(if $(findstring $(BK_TEST),$(notdir $(t))),$(t))),$(TESTBIN))
+FUZZSRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZBIN := $(FUZZSRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 
-.PHONY: all test-build demo model test check bench mutants install clean help setup
+Q       := $(if $(V),,@)
+say      = $(if $(V),,@printf '  %-5s %s\n' $(1) $(2))
+
+export CC
+ifeq ($(SAN),tsan)
+export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1
+export CK_FORK      ?= no# clang's OpenMP tool for the sanitizer does not live through a fork
+endif
+
+# The variables above are read before a target can install anything, so targets that install call make once more.
+PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
+
+.PHONY: no-libraries all test-build run-tests fuzz-build demo model test check bench mutants fuzz install clean help setup
 all: $(BUILD)/brick $(BUILD)/libbrick.a $(BUILD)/libbrick.so
+	@:
 
-$(BUILD)/obj/%.o: %.c
+no-libraries:
+	@echo "brick needs pkg-config and $(PC): \`make setup\` installs what is missing" >&2; exit 1
+
+$(BUILD)/obj/%.o: %.c $(if $(PKGLD),,| no-libraries)
 	@mkdir -p $(@D)
-	$(CC) $(ALLCF) -MMD -MP -c $< -o $@
+	$(call say,CC,$<)
+	$(Q)$(CC) $(ALLCF) -MMD -MP -c $< -o $@
 
 $(BUILD)/libbrick.a: $(LIBOBJ)
-	@rm -f $@; ar rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)rm -f $@; ar rcs $@ $^
 
 $(BUILD)/libbrick.so: $(LIBOBJ)
-	$(CC) -shared -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -o $@ $^ $(LDLIBS)
 
 $(BUILD)/brick: $(BUILD)/obj/experiments/main.o $(EXPOBJ) $(BUILD)/libbrick.a
-	$(CC) -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
 
-test-build: $(TESTBIN)
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
+test-build: $(TESTRUN)
+fuzz-build: $(FUZZBIN)
+run-tests: $(TESTRUN)
+	@scripts/test.sh $^
+
+## make               the program build/brick and the libraries build/libbrick.a, .so; installs nothing
+## make demo          all that is missing, then the main job on a real model (goes on where it was stopped)
+demo:
+	@scripts/setup.sh build
+	@$(PARALLEL) all
+	@scripts/demo.sh $(BUILD)/brick
+
+## make test          all that is missing, then every test; BK_TEST=part-of-a-name picks programs, SAN=asan|ubsan|tsan, CC=clang
+test:
+	@scripts/setup.sh build test
+	@$(PARALLEL) run-tests
+
+## make setup         installs what building and testing need (Debian, Ubuntu: apt), and says what
+setup:
+	@scripts/setup.sh build test
+
+## make model         the real model, once: models/SmolLM2-135M-Instruct.Q4_1.gguf
+model:
+	@scripts/setup.sh model
+	@scripts/model.sh
+
+## make check         layers, texts, scripts, an installed copy, a build by clang; FORMAT=1: clang-format too
+check:
+	@scripts/setup.sh build test
+	@$(PARALLEL) all
+	@MAKE="$(MAKE) --no-print-directory" JOBS=$(JOBS) tools/check.sh
+
+## make bench         speed of a training step against the machine's matrix products
+bench: all
+	$(BUILD)/brick bench
+
+## make mutants       flips signs in backward code, one at a time, and demands red tests; MUTANTS=n SEED=s for a sample
+mutants:
+	@scripts/setup.sh build test
+	@tools/mutate.sh
+
+## make fuzz          fuzzes the readers with clang's libFuzzer, FUZZ_SECONDS=60 each, and prints their line coverage
+fuzz:
+	@scripts/setup.sh build test
+	@$(PARALLEL) CC=clang SAN=fuzz CFLAGS="-O1 -g" fuzz-build
+	@scripts/fuzz.sh build-fuzz-clang $(notdir $(FUZZBIN))
+
+## make install       program, libraries, headers and brick.pc under PREFIX=/usr/local (DESTDIR too)
+install: all
+	install -D -m 755 $(BUILD)/brick $(DESTDIR)$(PREFIX)/bin/brick
+	install -D -m 644 $(BUILD)/libbrick.a $(DESTDIR)$(PREFIX)/lib/libbrick.a
+	install -D -m 755 $(BUILD)/libbrick.so $(DESTDIR)$(PREFIX)/lib/libbrick.so
+	@for h in $(HEADERS); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/brick/$$h || exit 1; done
+	@mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@REQUIRES@|$(PC)|' scripts/brick.pc.in \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/brick.pc
+
+## make clean         removes build/ and build-*/; models/, runs/ and cache/ stay
 clean:
 	rm -rf build build-*
 
--include $(LIBOBJ:.o=.d) $(EXPOBJ:.o=.d) $(TESTSRC:%.c=$(BUILD)/obj/%.d) $(TESTAUX:%.c=$(BUILD)/obj/%.d) $(BUILD)/obj/experiments/main.d
+help:
+	@sed -n 's/^## //p' Makefile
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 .SECONDARY:

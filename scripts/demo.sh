@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The main job on the real model, or on a made one where the real model cannot be had. Goes on where it was stopped.
+# Usage: scripts/demo.sh build/brick
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+brick=$1
+config=configs/demo.yaml
+out=runs/demo
+options=()
+if ! { scripts/setup.sh model && scripts/model.sh; }; then
+    out=runs/demo-synth
+    options=(--set model=models/synth)
+    echo "demo: the real model is not there; running on a small made one, whose figures say nothing about real models" >&2
+    [ -d models/synth ] || "$brick" synth --out models/synth
+fi
+[ ! -d "$out" ] || options+=(--resume)
+
+echo "demo: $brick run $config --out $out ${options[*]}" >&2
+status=0
+"$brick" run "$config" --out "$out" "${options[@]}" || status=$?
+case $status in
+0) echo "demo: results lie in $out; \`rm -r $out\` to start afresh" >&2 ;;
+130) echo "demo: stopped; \`make demo\` goes on from here" >&2 ;;
+*) [ ! -d "$out" ] || echo "demo: if $out belongs to another config or version, \`rm -r $out\` and run \`make demo\` again" >&2 ;;
+esac
+exit "$status"

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# `make check`: what compiling and testing with one compiler do not see. One line a check, a closing line, exit 1 if one failed.
+# FORMAT=1 adds clang-format. Checks whose tool is not installed are named and skipped.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+make=${MAKE:-make}
+passed=0
+failed=0
+skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+check() { # check NAME COMMAND...
+    local name=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name"
+        tail -n 40 "$log"
+    fi
+}
+check_with() { # check_with TOOL NAME COMMAND...
+    local tool=$1
+    shift
+    if command -v "$tool" >/dev/null; then
+        check "$@"
+    else
+        skipped=$((skipped + 1))
+        echo "skip  $1: $tool is not installed"
+    fi
+}
+
+check "layers of the includes" tools/check_layers.sh
+check "the layer check can fail" tools/check_layers_fails.sh
+check "texts" tools/check_text.sh
+check_with shellcheck "scripts" shellcheck scripts/*.sh tools/*.sh .ci/run
+check "an installed copy" tools/check_install.sh
+# shellcheck disable=SC2086 # make is a command with options
+check_with clang "a build by clang" $make -j"${JOBS:-2}" CC=clang all test-build
+if [ "${FORMAT:-}" = 1 ]; then
+    check_with clang-format "format" bash -c 'git ls-files "*.c" "*.h" | xargs clang-format --dry-run --Werror'
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
