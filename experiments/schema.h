@@ -165,12 +165,12 @@ bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name
 
 /* The resolved config as YAML, every key; parsing it gives the same config. malloc'd; NULL when memory is out. */
 char *bk_run_config_write(const bk_run_config *c) BK_MUST_USE;
-/* First key whose value differs, or NULL; its two values as written (cut to fit, each `size` bytes). Only keys that start with one of
- * the prefixes (NULL-terminated list; NULL = all keys). */
+/* Lists of prefixes choose keys, here and below: NULL-terminated; "train." takes a section, "seed" one key, "!store." leaves keys out,
+ * and a list of such ones alone (or NULL) takes all others. */
+/* First key whose value differs, or NULL; its two values as written (cut to fit, each `size` bytes). */
 const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, const char *const *prefixes, char *in_a, char *in_b,
                                size_t size);
-/* "key: value\n" for every key that starts with one of the prefixes, in table order: what the hash of a stage is made of. "train." takes
- * a section, "seed" one key. malloc'd. BK_EINVAL if a prefix names no key. */
+/* "key: value\n" for every key taken, in table order: what the hash of a stage is made of. malloc'd. BK_EINVAL if a prefix names no key. */
 bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefixes, char **text, bk_error *err) BK_MUST_USE;
 /* Every key with type, default and meaning. */
 void bk_run_config_help(FILE *to);
