@@ -9,11 +9,13 @@ typedef struct bk_progress {
     int number, of;    /* stage n of m; of = 0: a stage alone */
     int64_t done, total;
     double began, drawn; /* seconds */
-    int drawn_width;     /* of the line on the terminal */
 } bk_progress;
 
 void bk_progress_begin(bk_progress *p, const char *stage, int number, int of, int64_t total);
 void bk_progress_step(bk_progress *p, int64_t by);
-void bk_progress_end(bk_progress *p); /* one line with the seconds that it took, at level info */
+void bk_progress_end(bk_progress *p); /* logs one line with the time that it took */
+
+/* Takes the line that is being redrawn off the terminal before something else is printed there. */
+void bk_progress_clear_line(void);
 
 #endif
