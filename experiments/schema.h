@@ -23,13 +23,9 @@ typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
 typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
-typedef enum { BK_LOSS_MSE, BK_LOSS_SKIP_MSE, BK_LOSS_CLAMP_MSE, BK_LOSS_NORMALIZED_MSE, BK_LOSS_COSINE } bk_loss_kind;
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
-typedef enum { BK_STORE_ROLLING, BK_STORE_ALL } bk_store_keep;
-typedef enum { BK_STORE_F16, BK_STORE_F32 } bk_store_dtype;
-typedef enum { BK_OVERFLOW_WARN, BK_OVERFLOW_F32, BK_OVERFLOW_ERROR } bk_overflow_rule;
-typedef enum { BK_COMPRESS_NONE, BK_COMPRESS_GZIP } bk_store_compression;
+typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL } bk_targets_kept;
 enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
 
 /* How one kind of tensor is quantized; bits 16 = not at all. */
@@ -104,10 +100,13 @@ typedef struct bk_run_config {
         double beta1, beta2, eps, weight_decay;
         double clip_grad; /* 0 = off */
         bool shuffle;
-        int loss, target, keep; /* bk_loss_kind, bk_target_kind, bk_epoch_kept */
+        int loss, target, keep; /* bk_loss_kind of backends/kernels.h, bk_target_kind, bk_epoch_kept */
     } train;
     struct {
-        int keep, dtype, overflow, compression;
+        int keep;     /* bk_targets_kept */
+        int dtype;    /* BK_STORE_F16 or BK_STORE_F32 of io/store.h */
+        int overflow; /* BK_OVERFLOW_* of io/store.h */
+        int compression; /* 0 none, 1 gzip */
     } store;
     unsigned evaluate; /* BK_EVALUATE_* */
 

@@ -32,26 +32,34 @@ static bk_status refuse(const bk_run_config *c, bk_status code, const char *key,
     return bk_fail(err, code, "%s: %s: %s", place, key, message);
 }
 
+/* Whether the value of an enum key is among the words of a shorter list of choices. */
+static bool is_one_of(const char *key, int value, const char *choices)
+{
+    bk_choices all, some;
+    bk_choices_of(bk_keys[bk_key_find(key)].choices, &all);
+    bk_choices_of(choices, &some);
+    return bk_choices_find(&some, all.word[value]) >= 0;
+}
+
 static bk_status check_quant(const bk_run_config *c, const char *name, const bk_quant_config *q, bk_error *err)
 {
-    char key[64], text[200];
     bool cache = q == &c->quant.key || q == &c->quant.value, weight = q == &c->quant.weight;
-    bool dynamic = strcmp(q->quantizer, "dynamic") == 0;
+    bool dynamic = strcmp(q->quantizer, "dynamic") == 0, grouped = q->granularity == BK_GRAIN_GROUP;
+    char grain[64], group[64], clip[64], text[200];
+    snprintf(grain, sizeof grain, "quant.%s.granularity", name);
+    snprintf(group, sizeof group, "quant.%s.group", name);
+    snprintf(clip, sizeof clip, "quant.%s.clip", name);
     if (q->bits == 16) return BK_OK;
-    unsigned ok = weight ? 1u << BK_GRAIN_CHANNEL | 1u << BK_GRAIN_GROUP
-                  : dynamic ? 1u << BK_GRAIN_TOKEN | 1u << BK_GRAIN_GROUP | (cache ? 1u << BK_GRAIN_HEAD : 0)
-                            : 1u << BK_GRAIN_TENSOR | (cache ? 1u << BK_GRAIN_HEAD : 0);
-    if (!(ok >> q->granularity & 1)) {
-        snprintf(key, sizeof key, "quant.%s.granularity", name);
-        snprintf(text, sizeof text, "the %s quantizer does not share steps in this way: choose %s", q->quantizer,
-                 weight ? "channel or group" : dynamic ? (cache ? "token, head or group" : "token or group") : cache ? "tensor or head" : "tensor");
-        return refuse(c, BK_EINVAL, key, err, text);
+    const char *choices = weight    ? "channel|group"
+                          : dynamic ? (cache ? "token|head|group" : "token|group")
+                                    : (cache ? "tensor|head" : "tensor");
+    if (!is_one_of(grain, q->granularity, choices)) {
+        snprintf(text, sizeof text, "the %s quantizer does not share steps in this way, it takes %s", q->quantizer, choices);
+        return refuse(c, BK_EINVAL, grain, err, text);
     }
-    snprintf(key, sizeof key, "quant.%s.group", name);
-    if (q->granularity == BK_GRAIN_GROUP && q->group == 0) return refuse(c, BK_EINVAL, key, err, "granularity group needs a group size, as 128");
-    if (q->granularity != BK_GRAIN_GROUP && q->group != 0) return refuse(c, BK_EINVAL, key, err, "a group size needs granularity: group");
-    snprintf(key, sizeof key, "quant.%s.clip", name);
-    if (q->clip && !dynamic) return refuse(c, BK_EINVAL, key, err, "only dynamic quantizers have clipping factors");
+    if (grouped && q->group == 0) return refuse(c, BK_EINVAL, grain, err, "group needs a size: write group: 128 beside it");
+    if (!grouped && q->group != 0) return refuse(c, BK_EINVAL, group, err, "a group size needs granularity: group");
+    if (q->clip && !dynamic) return refuse(c, BK_EINVAL, clip, err, "only dynamic quantizers have clipping factors");
     return BK_OK;
 }
 

@@ -150,7 +150,7 @@ static bk_status set_name(const target *t, const bk_node *v)
     int unused;
     BK_TRY(text_of(t, v, word, sizeof word));
     BK_TRY(choice(t, v, word, &unused));
-    memcpy(t->field, word, sizeof word);
+    memcpy(t->field, word, strlen(word) + 1);
     return BK_OK;
 }
 

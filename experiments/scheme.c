@@ -6,7 +6,8 @@
 /* Every method names the same keys, so that `--set method=...` replaces one by another completely. */
 #define METHOD(r, prefix, search, epochs, step)                                                                                      \
     "rotation.r1=" r, "rotation.r2=" r, "rotation.r3=" r, "rotation.r4=" r, "prefix.mode=" prefix, "init.from=minmax",               \
-        "init.search=" search, "train.epochs=" epochs, "quant.weight.step=" step, "quant.activation.step=" step, NULL
+        "init.search=" search, "train.epochs=" epochs, "quant.weight.step=" step, "quant.activation.step=" step, "quant.key.step=" step,  \
+        "quant.value.step=" step, NULL
 
 static const char *const prefixquant[] = {METHOD("true", "auto", "true", "20", "full")};
 static const char *const quarot[] = {METHOD("true", "none", "false", "0", "restricted")};
