@@ -1,0 +1,80 @@
+/* brick VERB ...: finds the verb, runs it, and looks whether what it printed arrived. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "experiments/log.h"
+#include "experiments/suggest.h"
+#include "experiments/verbs.h"
+
+#define VERSION "0.1.0"
+
+static const struct {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+} verbs[] = {
+#define BK_VERB(name, about) {#name, about, bk_verb_##name},
+#include "experiments/verbs.def"
+#undef BK_VERB
+};
+#define N_VERBS (sizeof verbs / sizeof verbs[0])
+
+static void help(FILE *to)
+{
+    fputs("usage: brick VERB [arguments]\n\nblock reconstruction of quantized Llama-style models\n\n", to);
+    for (size_t i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].about);
+    fputs("\nbrick VERB --help tells its options; brick --version the version.\n"
+          "Results go to stdout, progress and messages to stderr. Environment: BRICK_LOG, BRICK_CACHE, OMP_NUM_THREADS, NO_COLOR.\n"
+          "Exit codes: 0 done, 2 usage or config, 3 input file, 4 numerics, 5 out of memory or disk, 130 interrupted.\n", to);
+}
+
+static int unknown_verb(const char *typed)
+{
+    const char *names[N_VERBS];
+    char near[128];
+    for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
+    bk_error err = {0};
+    bk_status status = bk_fail(&err, BK_EINVAL, "unknown verb '%.60s'%s (brick --help lists them)", typed,
+                               bk_suggest_text(typed, names, N_VERBS, near, sizeof near));
+    return bk_exit_report(status, &err);
+}
+
+static int dispatch(int argc, char **argv)
+{
+    if (argc < 2) {
+        help(stderr);
+        return BK_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        help(stdout);
+        return BK_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("brick " VERSION);
+        return BK_EXIT_OK;
+    }
+    for (size_t i = 0; i < N_VERBS; i++)
+        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
+    return unknown_verb(argv[1]);
+}
+
+/* A result that did not reach stdout is no success. A reader that left early (head) is none of our faults, but nothing to hide either. */
+static int flush_results(int code)
+{
+    errno = 0;
+    if (!ferror(stdout) && fflush(stdout) == 0) return code;
+    if (errno == EPIPE) return code ? code : 128 + 13;
+    bk_error err = {0};
+    bk_status status = bk_fail_errno(&err, "standard output");
+    bk_exit_report(status, &err);
+    return code ? code : BK_EXIT_SPACE;
+}
+
+int main(int argc, char **argv)
+{
+    bk_error err = {0};
+    bk_signals_install();
+    bk_status status = bk_log_init(&err);
+    if (status) return bk_exit_report(status, &err);
+    return flush_results(dispatch(argc, argv));
+}

@@ -1,0 +1,188 @@
+#include "experiments/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/suggest.h"
+#include "experiments/verbs.h"
+
+#define MAX_OPTS 64
+
+static int count(const bk_cli *cli)
+{
+    int n = 0;
+    while (cli->opts[n].name) n++;
+    return n;
+}
+
+static bool positional(const bk_opt *o)
+{
+    return o->name[0] != '-';
+}
+
+static bk_status bad(const bk_cli *cli, const bk_opt *o, const char *value, const char *what, bk_error *err)
+{
+    return bk_fail(err, BK_EINVAL, "%s: %s: %s, not '%.100s'", cli->verb, o->name, what, value);
+}
+
+static bool in_range(const bk_opt *o, double x)
+{
+    return (o->min == 0 && o->max == 0) || (x >= o->min && x <= o->max);
+}
+
+static bk_status take_int(const bk_cli *cli, const bk_opt *o, const char *value, bk_error *err)
+{
+    char *end, what[96];
+    errno = 0;
+    long long n = strtoll(value, &end, 10);
+    if (!*value || *end || isspace((unsigned char)*value)) return bad(cli, o, value, "a whole number is expected", err);
+    snprintf(what, sizeof what, "a whole number from %.0f to %.0f is expected", o->min, o->max);
+    if (errno || !in_range(o, (double)n)) return bad(cli, o, value, errno ? "the number is too large" : what, err);
+    *(int64_t *)o->to = n;
+    return BK_OK;
+}
+
+static bk_status take_real(const bk_cli *cli, const bk_opt *o, const char *value, bk_error *err)
+{
+    char *end, what[96];
+    double x = strtod(value, &end);
+    if (!*value || *end || isspace((unsigned char)*value) || !isfinite(x)) return bad(cli, o, value, "a number is expected", err);
+    snprintf(what, sizeof what, "a number from %g to %g is expected", o->min, o->max);
+    if (!in_range(o, x)) return bad(cli, o, value, what, err);
+    *(double *)o->to = x;
+    return BK_OK;
+}
+
+static bk_status take_value(const bk_cli *cli, const bk_opt *o, const char *value, bk_error *err)
+{
+    bk_opt_list *list = o->to;
+    switch (o->type) {
+    case BK_OPT_FLAG: *(bool *)o->to = true; return BK_OK;
+    case BK_OPT_INT: return take_int(cli, o, value, err);
+    case BK_OPT_REAL: return take_real(cli, o, value, err);
+    case BK_OPT_TEXT: *(const char **)o->to = value; return BK_OK;
+    case BK_OPT_LIST: break;
+    }
+    if (list->n == BK_OPT_LIST_MAX) return bk_fail(err, BK_EINVAL, "%s: %s more than %d times", cli->verb, o->name, BK_OPT_LIST_MAX);
+    list->item[list->n++] = value;
+    return BK_OK;
+}
+
+static bk_status unknown_option(const bk_cli *cli, const char *arg, bk_error *err)
+{
+    const char *names[MAX_OPTS + 1] = {"--help"};
+    size_t n = 1;
+    char typed[64], near[128];
+    for (const bk_opt *o = cli->opts; o->name && n <= MAX_OPTS; o++)
+        if (!positional(o)) names[n++] = o->name;
+    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(arg, "="), arg);
+    return bk_fail(err, BK_EINVAL, "%s: unknown option '%s'%s (brick %s --help lists them)", cli->verb, typed,
+                   bk_suggest_text(typed, names, n, near, sizeof near), cli->verb);
+}
+
+static const bk_opt *find(const bk_cli *cli, const char *arg, size_t len)
+{
+    for (const bk_opt *o = cli->opts; o->name; o++)
+        if (!positional(o) && strlen(o->name) == len && strncmp(o->name, arg, len) == 0) return o;
+    return NULL;
+}
+
+/* The positional that argument number `i` (from 0) belongs to: the last takes the rest if it is a list. */
+static const bk_opt *nth_positional(const bk_cli *cli, int i)
+{
+    for (const bk_opt *o = cli->opts; o->name; o++)
+        if (positional(o) && (o->type == BK_OPT_LIST || i-- == 0)) return o;
+    return NULL;
+}
+
+static bool is_option(const char *arg)
+{
+    return arg[0] == '-' && arg[1] && !isdigit((unsigned char)arg[1]) && arg[1] != '.';
+}
+
+bk_status bk_cli_parse(const bk_cli *cli, int argc, char **argv, bool *help, bk_error *err)
+{
+    bool given[MAX_OPTS] = {false}, options = true;
+    int positionals = 0, n = count(cli);
+    *help = false;
+    for (int i = 1; i < argc && options && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) *help = true;
+    if (*help) {
+        bk_cli_help(cli, stdout);
+        return BK_OK;
+    }
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i], *value = arg;
+        const bk_opt *o;
+        if (options && strcmp(arg, "--") == 0) {
+            options = false;
+            continue;
+        }
+        if (options && is_option(arg)) {
+            size_t len = strcspn(arg, "=");
+            o = find(cli, arg, len);
+            if (!o) return unknown_option(cli, arg, err);
+            value = arg[len] ? arg + len + 1 : NULL;
+            if (o->type == BK_OPT_FLAG && value) return bk_fail(err, BK_EINVAL, "%s: %s takes no value", cli->verb, o->name);
+            if (o->type != BK_OPT_FLAG && !value) {
+                if (i + 1 == argc) return bk_fail(err, BK_EINVAL, "%s: %s %s: the value is missing", cli->verb, o->name, o->metavar);
+                value = argv[++i];
+            }
+        } else {
+            o = nth_positional(cli, positionals++);
+            if (!o) return bk_fail(err, BK_EINVAL, "%s: one argument too many: '%.100s' (brick %s --help)", cli->verb, arg, cli->verb);
+        }
+        if (given[o - cli->opts] && o->type != BK_OPT_LIST) return bk_fail(err, BK_EINVAL, "%s: %s is given twice", cli->verb, o->name);
+        given[o - cli->opts] = true;
+        BK_TRY(take_value(cli, o, value, err));
+    }
+    for (int i = 0; i < n; i++)
+        if (!given[i] && cli->opts[i].initial && !*cli->opts[i].initial)
+            return bk_fail(err, BK_EINVAL, "%s: %s%s%s is required (brick %s --help)", cli->verb, cli->opts[i].name,
+                           positional(&cli->opts[i]) ? "" : " ", positional(&cli->opts[i]) ? "" : cli->opts[i].metavar, cli->verb);
+    return BK_OK;
+}
+
+static void usage(const bk_cli *cli, FILE *to)
+{
+    fprintf(to, "usage: brick %s", cli->verb);
+    bool any = false;
+    for (const bk_opt *o = cli->opts; o->name; o++) {
+        bool required = o->initial && !*o->initial;
+        const char *more = o->type == BK_OPT_LIST && positional(o) ? "..." : "";
+        any = any || (!positional(o) && !required);
+        if (positional(o))
+            fprintf(to, required ? " %s%s" : " [%s%s]", o->name, more);
+        else if (required)
+            fprintf(to, " %s %s", o->name, o->metavar);
+    }
+    fprintf(to, "%s\n", any ? " [options]" : "");
+}
+
+void bk_cli_help(const bk_cli *cli, FILE *to)
+{
+    usage(cli, to);
+    fprintf(to, "\n%s\n\n", cli->about);
+    for (const bk_opt *o = cli->opts; o->name; o++) {
+        char head[64];
+        snprintf(head, sizeof head, "%s%s%s", o->name, !positional(o) && o->metavar ? " " : "", !positional(o) && o->metavar ? o->metavar : "");
+        fprintf(to, "  %-22s %s", head, o->about);
+        if (o->initial && *o->initial) fprintf(to, " (default %s)", o->initial);
+        if (o->initial && !*o->initial) fputs(" (required)", to);
+        if (o->type == BK_OPT_LIST) fputs(" (may be repeated)", to);
+        fputc('\n', to);
+    }
+    fprintf(to, "  %-22s %s\n", "-h, --help", "this text");
+    if (cli->examples) fprintf(to, "\nexamples:\n%s", cli->examples);
+}
+
+bool bk_cli_begin(const bk_cli *cli, int argc, char **argv, int *code)
+{
+    bool help;
+    bk_error err = {0};
+    *code = bk_exit_report(bk_cli_parse(cli, argc, argv, &help, &err), &err);
+    return *code == BK_EXIT_OK && !help;
+}

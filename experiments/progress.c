@@ -1,0 +1,86 @@
+#include "experiments/progress.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "experiments/log.h"
+
+#define REDRAW_S 0.1 /* on a terminal */
+#define LINE_S 15.0  /* elsewhere */
+
+/* Characters of the line that stands on the terminal without a line end, 0 = none. One terminal, one line. */
+static int line_width;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void bk_progress_clear_line(void)
+{
+    if (line_width) fprintf(stderr, "\r%*s\r", line_width, "");
+    line_width = 0;
+}
+
+static void time_text(double s, char *to, size_t size)
+{
+    long n = (long)(s + 0.5);
+    if (n >= 3600)
+        snprintf(to, size, "%ldh%02ldm", n / 3600, n / 60 % 60);
+    else if (n >= 60)
+        snprintf(to, size, "%ldm%02lds", n / 60, n % 60);
+    else
+        snprintf(to, size, "%lds", n);
+}
+
+static void head_text(const bk_progress *p, char *to, size_t size)
+{
+    if (p->of > 0)
+        snprintf(to, size, "[%d/%d] %s", p->number, p->of, p->stage);
+    else
+        snprintf(to, size, "%s", p->stage);
+}
+
+static void draw(bk_progress *p, double t)
+{
+    bool terminal = isatty(2);
+    if (t - p->drawn < (terminal ? REDRAW_S : LINE_S)) return;
+    p->drawn = t;
+    double part = p->total > 0 ? (double)p->done / (double)p->total : 0;
+    char head[128], left[32] = "?", line[200];
+    head_text(p, head, sizeof head);
+    if (part > 0) time_text((t - p->began) * (1 - part) / part, left, sizeof left);
+    int n = snprintf(line, sizeof line, "%s %3.0f%% %lld/%lld, %s left", head, 100 * part, (long long)p->done, (long long)p->total, left);
+    if (!terminal) {
+        bk_log(BK_LOG_INFO, "%s", line);
+        return;
+    }
+    fprintf(stderr, "\r%s%*s", line, line_width > n ? line_width - n : 0, "");
+    line_width = n > line_width ? n : line_width;
+}
+
+void bk_progress_begin(bk_progress *p, const char *stage, int number, int of, int64_t total)
+{
+    double t = now();
+    *p = (bk_progress){.stage = stage, .number = number, .of = of, .total = total, .began = t, .drawn = t};
+}
+
+void bk_progress_step(bk_progress *p, int64_t by)
+{
+    p->done += by;
+    if (bk_log_enabled(BK_LOG_INFO)) draw(p, now());
+}
+
+void bk_progress_end(bk_progress *p)
+{
+    char head[128], took[32];
+    bk_progress_clear_line();
+    head_text(p, head, sizeof head);
+    time_text(now() - p->began, took, sizeof took);
+    bk_log(BK_LOG_INFO, "%s: done in %s", head, took);
+}

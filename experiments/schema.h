@@ -1,0 +1,182 @@
+/* The config of a run: one typed struct, and one table of keys from which the loader, the help, the writer of the resolved config, the
+ * comparison of two configs and the suggestions all come. Adding a key is a field here and a line in schema_keys.c. */
+#ifndef BK_SCHEMA_H
+#define BK_SCHEMA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "autograd/error.h"
+
+#define BK_PATH_SIZE 4096   /* of a path with its NUL */
+#define BK_WORD_SIZE 64     /* of a name, scheme or joining string with its NUL */
+#define BK_PREFIX_IDS 256   /* token ids that a config can name as prefix */
+#define BK_SKIP_ENTRIES 512 /* entries of quant.skip */
+#define BK_KEY_LIMIT 128    /* keys of the table */
+
+typedef enum { BK_GRAIN_TENSOR, BK_GRAIN_CHANNEL, BK_GRAIN_TOKEN, BK_GRAIN_HEAD, BK_GRAIN_GROUP } bk_grain;
+typedef enum { BK_STEP_FULL, BK_STEP_RESTRICTED } bk_step_rule; /* decision 2 */
+typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy;        /* decision 9 */
+typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
+typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
+typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
+typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
+typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
+typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
+typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL } bk_targets_kept;
+enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
+
+/* How one kind of tensor is quantized; bits 16 = not at all. */
+typedef struct bk_quant_config {
+    char quantizer[BK_WORD_SIZE]; /* affine | static | dynamic */
+    int64_t bits;                 /* 2 .. 8, or 16 */
+    bool symmetric;
+    int step;        /* bk_step_rule */
+    int granularity; /* bk_grain; dynamic: of what is shared inside one token */
+    int64_t group;   /* numbers per group, 0 unless granularity is group */
+    bool clip;       /* dynamic: learned clipping factors */
+} bk_quant_config;
+
+/* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first
+ * windows, decision 18). evaluation.samples = the key `windows`, -1 = all. */
+typedef struct bk_data_config {
+    char text[BK_PATH_SIZE];
+    int64_t samples, seqlen;
+} bk_data_config;
+
+/* One entry of quant.skip: what stays in full precision. */
+typedef struct bk_skip_entry {
+    int64_t block;           /* -1 = every block */
+    char site[BK_WORD_SIZE]; /* a quantized site or a linear of blocks/names.h; empty = all of the block */
+} bk_skip_entry;
+
+/* Where a value came from, for messages. */
+typedef enum { BK_FROM_DEFAULT, BK_FROM_METHOD, BK_FROM_SCHEME, BK_FROM_FILE, BK_FROM_ENV, BK_FROM_SET } bk_key_source;
+typedef struct bk_key_place {
+    bk_key_source source;
+    int32_t line, column; /* 1-based, of the value in the file */
+} bk_key_place;
+
+typedef struct bk_run_config {
+    char model[BK_PATH_SIZE];
+    char method[BK_WORD_SIZE], scheme[BK_WORD_SIZE];
+    int64_t seed;
+    int64_t threads; /* 0 = all */
+    char backend[BK_WORD_SIZE];
+    bool strict;                  /* every fallback is an error (decision 15) */
+    double equivalence_tolerance; /* of the logits, relative to their range (decision 12) */
+    struct {
+        bk_data_config detection, calibration, training, evaluation;
+        int64_t validation; /* samples after the training ones */
+        int bos;            /* bk_bos_policy */
+        bool strip_bos, parse_special;
+        char join[BK_WORD_SIZE]; /* empty: the bytes as they are (decision 17) */
+    } data;
+    struct {
+        bool r1, r2, r3, r4, fold_v_bias;
+    } rotation;
+    struct {
+        int mode; /* bk_prefix_mode */
+        int64_t n_ids;
+        int32_t ids[BK_PREFIX_IDS]; /* of BK_PREFIX_GIVEN, in order, BOS included */
+        double threshold, lower_threshold;
+        int bos; /* bk_prefix_bos */
+    } prefix;
+    struct {
+        bk_quant_config weight, activation, key, value;
+        int64_t n_skip;
+        bk_skip_entry skip[BK_SKIP_ENTRIES];
+    } quant;
+    struct {
+        int from; /* bk_init_from */
+        bool search, refresh;
+        int range; /* bk_range_rule */
+    } init;
+    struct {
+        int64_t epochs, batch;
+        double lr_quant, lr_weight, lr_min_factor;
+        double beta1, beta2, eps, weight_decay;
+        double clip_grad; /* 0 = off */
+        bool shuffle;
+        int loss, target, keep; /* bk_loss_kind of backends/kernels.h, bk_target_kind, bk_epoch_kept */
+    } train;
+    struct {
+        int keep;     /* bk_targets_kept */
+        int dtype;    /* BK_STORE_F16 or BK_STORE_F32 of io/store.h */
+        int overflow; /* BK_OVERFLOW_* of io/store.h */
+        int compression; /* 0 none, 1 gzip */
+    } store;
+    unsigned evaluate; /* BK_EVALUATE_* */
+
+    /* Not keys: where they were read. */
+    char source[BK_PATH_SIZE];
+    bk_key_place place[BK_KEY_LIMIT]; /* by index in bk_keys */
+} bk_run_config;
+
+typedef enum {
+    BK_KEY_BOOL,   /* bool: true | false */
+    BK_KEY_INT,    /* int64_t in min..max, or one of the choices */
+    BK_KEY_REAL,   /* double in min..max */
+    BK_KEY_ENUM,   /* int: index into choices */
+    BK_KEY_NAME,   /* char[BK_WORD_SIZE]: one of the choices */
+    BK_KEY_WORD,   /* char[BK_WORD_SIZE]: any text */
+    BK_KEY_PATH,   /* char[BK_PATH_SIZE] */
+    BK_KEY_COUNT,  /* int64_t in min..max, or `all` = -1 */
+    BK_KEY_FLAGS,  /* unsigned: list of choices, bit i = choice i */
+    BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | list of ids */
+    BK_KEY_SKIP    /* quant.n_skip and skip: list of {block, site} */
+} bk_key_type;
+
+typedef struct bk_key {
+    const char *path; /* "train.epochs" */
+    bk_key_type type;
+    size_t offset;
+    const char *initial; /* the default, as it would be written in a config */
+    double min, max;
+    const char *choices; /* "a|b|c" or NULL */
+    const char *about;   /* one line: meaning and unit */
+} bk_key;
+
+extern const bk_key bk_keys[];
+extern const int bk_key_count;
+
+/* Reads a config file, then `--set key=value` strings over it, then checks what can be checked without opening other files
+ * (bk_run_config_check). Order: default < method < scheme < file < OMP_NUM_THREADS (threads) < sets; a method or scheme named by a later
+ * layer overrides what an earlier one says about the same keys. Paths stay as typed: relative to the working directory.
+ * BK_EIO: the file cannot be read. BK_EINVAL: anything wrong in it, the message begins file:line:column or "--set key=value". */
+bk_status bk_run_config_load(const char *path, const char *const *sets, int n_sets, bk_run_config *out, bk_error *err) BK_MUST_USE;
+/* The same from memory and without the final check; text NULL = an empty config (defaults and sets only). `name` stands in messages. */
+bk_status bk_run_config_parse(const char *text, size_t len, const char *name, const char *const *sets, int n_sets, bk_run_config *out,
+                              bk_error *err) BK_MUST_USE;
+/* What must hold between keys: a model, texts for what will run, granularities that fit their quantizers, groups, betas ... */
+bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE;
+
+/* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
+bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
+/* The first of them that is not there is BK_EIO, with the place that names it. */
+bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err) BK_MUST_USE;
+/* The text that a sample set is read from: its own, or the training text. */
+const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
+/* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */
+bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name);
+
+/* The resolved config as YAML, every key; parsing it gives the same config. malloc'd; NULL when memory is out. */
+char *bk_run_config_write(const bk_run_config *c) BK_MUST_USE;
+/* Lists of prefixes choose keys, here and below: NULL-terminated; "train." takes a section, "seed" one key, "!store." leaves keys out,
+ * and a list of such ones alone (or NULL) takes all others. */
+/* First key whose value differs, or NULL; its two values as written (cut to fit, each `size` bytes). */
+const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, const char *const *prefixes, char *in_a, char *in_b,
+                               size_t size);
+/* "key: value\n" for every key taken, in table order: what the hash of a stage is made of. malloc'd. BK_EINVAL if a prefix names no key. */
+bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefixes, char **text, bk_error *err) BK_MUST_USE;
+/* Every key with type, default and meaning. */
+void bk_run_config_help(FILE *to);
+/* "file:line:column", "--set", "OMP_NUM_THREADS" or "method rtn": where the value of a key came from. */
+void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size);
+
+/* Index of a key in bk_keys, -1 if there is none. */
+int bk_key_find(const char *path);
+
+#endif

@@ -1,0 +1,150 @@
+/* What must hold between keys, and the files that a config names. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "experiments/schema_priv.h"
+#include "experiments/scheme.h"
+
+void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size)
+{
+    int i = bk_key_find(key);
+    const bk_key_place *p = i < 0 ? NULL : &c->place[i];
+    switch (p ? p->source : BK_FROM_DEFAULT) {
+    case BK_FROM_FILE: snprintf(to, size, "%.200s:%d:%d", c->source, p->line, p->column); return;
+    case BK_FROM_SET: snprintf(to, size, "--set %s", key); return;
+    case BK_FROM_ENV: snprintf(to, size, "OMP_NUM_THREADS"); return;
+    case BK_FROM_METHOD: snprintf(to, size, "method %s", c->method); return;
+    case BK_FROM_SCHEME: snprintf(to, size, "scheme %s", c->scheme); return;
+    case BK_FROM_DEFAULT: break;
+    }
+    if (c->source[0])
+        snprintf(to, size, "%.200s", c->source);
+    else
+        snprintf(to, size, "config");
+}
+
+/* "place: key: message". */
+static bk_status refuse(const bk_run_config *c, bk_status code, const char *key, bk_error *err, const char *message)
+{
+    char place[256];
+    bk_run_config_place(c, key, place, sizeof place);
+    return bk_fail(err, code, "%s: %s: %s", place, key, message);
+}
+
+/* Whether the value of an enum key is among the words of a shorter list of choices. */
+static bool is_one_of(const char *key, int value, const char *choices)
+{
+    bk_choices all, some;
+    bk_choices_of(bk_keys[bk_key_find(key)].choices, &all);
+    bk_choices_of(choices, &some);
+    return bk_choices_find(&some, all.word[value]) >= 0;
+}
+
+static bk_status check_quant(const bk_run_config *c, const char *name, const bk_quant_config *q, bk_error *err)
+{
+    bool cache = q == &c->quant.key || q == &c->quant.value, weight = q == &c->quant.weight;
+    bool dynamic = strcmp(q->quantizer, "dynamic") == 0, grouped = q->granularity == BK_GRAIN_GROUP;
+    char grain[64], group[64], clip[64], text[200];
+    snprintf(grain, sizeof grain, "quant.%s.granularity", name);
+    snprintf(group, sizeof group, "quant.%s.group", name);
+    snprintf(clip, sizeof clip, "quant.%s.clip", name);
+    if (q->bits == 16) return BK_OK;
+    const char *choices = weight    ? "channel|group"
+                          : dynamic ? (cache ? "token|head|group" : "token|group")
+                                    : (cache ? "tensor|head" : "tensor");
+    if (!is_one_of(grain, q->granularity, choices)) {
+        snprintf(text, sizeof text, "the %s quantizer does not share steps in this way, it takes %s", q->quantizer, choices);
+        return refuse(c, BK_EINVAL, grain, err, text);
+    }
+    if (grouped && q->group == 0) return refuse(c, BK_EINVAL, grain, err, "group needs a size: write group: 128 beside it");
+    if (!grouped && q->group != 0) return refuse(c, BK_EINVAL, group, err, "a group size needs granularity: group");
+    if (q->clip && !dynamic) return refuse(c, BK_EINVAL, clip, err, "only dynamic quantizers have clipping factors");
+    return BK_OK;
+}
+
+static bool is_static(const bk_quant_config *q)
+{
+    return q->bits < 16 && strcmp(q->quantizer, "static") == 0;
+}
+
+/* Which sample sets this run reads. */
+static bool uses_detection(const bk_run_config *c)
+{
+    return c->prefix.mode == BK_PREFIX_AUTO;
+}
+
+static bool uses_calibration(const bk_run_config *c)
+{
+    return is_static(&c->quant.activation) || is_static(&c->quant.key) || is_static(&c->quant.value) || c->init.search ||
+           c->init.from == BK_INIT_GPTQ || c->evaluate & BK_EVALUATE_ABLATION;
+}
+
+const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set)
+{
+    return set->text[0] || set == &c->data.evaluation ? set->text : c->data.training.text;
+}
+
+static bk_status need_text(const bk_run_config *c, bool used, const bk_data_config *set, const char *key, bk_error *err)
+{
+    if (!used || bk_run_config_text(c, set)[0]) return BK_OK;
+    return refuse(c, BK_EINVAL, key, err, "a text is needed: name a .txt or .jsonl file");
+}
+
+bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
+{
+    if (!c->model[0]) return refuse(c, BK_EINVAL, "model", err, "a model is needed: name a GGUF file or a Hugging Face folder");
+    BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
+    BK_TRY(need_text(c, uses_detection(c), &c->data.detection, "data.detection.text", err));
+    BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
+    BK_TRY(need_text(c, c->evaluate != 0, &c->data.evaluation, "data.evaluation.text", err));
+    BK_TRY(check_quant(c, "weight", &c->quant.weight, err));
+    BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
+    BK_TRY(check_quant(c, "key", &c->quant.key, err));
+    BK_TRY(check_quant(c, "value", &c->quant.value, err));
+    if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)
+        return refuse(c, BK_EINVAL, "data.training.validation", err, "train.keep: best needs validation windows (or set train.keep: last)");
+    return BK_OK;
+}
+
+bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path)
+{
+    const struct {
+        bool used;
+        const char *key, *path;
+    } files[] = {
+        {true, "model", c->model},
+        {uses_detection(c), "data.detection.text", c->data.detection.text},
+        {uses_calibration(c), "data.calibration.text", c->data.calibration.text},
+        {c->train.epochs > 0 || !c->data.detection.text[0] || !c->data.calibration.text[0], "data.training.text", c->data.training.text},
+        {c->evaluate != 0, "data.evaluation.text", c->data.evaluation.text},
+    };
+    for (size_t k = 0; k < sizeof files / sizeof files[0]; k++) {
+        if (!files[k].used || !files[k].path[0] || i-- > 0) continue;
+        *key = files[k].key;
+        *path = files[k].path;
+        return true;
+    }
+    return false;
+}
+
+bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
+{
+    const char *key, *path;
+    for (int i = 0; bk_run_config_file(c, i, &key, &path); i++) {
+        if (access(path, R_OK) == 0) continue;
+        char text[640];
+        snprintf(text, sizeof text, "'%.500s': %s", path, strerror(errno));
+        return refuse(c, BK_EIO, key, err, text);
+    }
+    return BK_OK;
+}
+
+bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name)
+{
+    for (int64_t i = 0; i < c->quant.n_skip; i++) {
+        const bk_skip_entry *e = &c->quant.skip[i];
+        if ((e->block < 0 || e->block == block) && (!e->site[0] || strcmp(e->site, name) == 0)) return true;
+    }
+    return false;
+}

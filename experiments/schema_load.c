@@ -1,0 +1,335 @@
+/* From texts to a config: walk the trees, then lay default, method, scheme, file, environment and command line over one another. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/scheme.h"
+#include "experiments/schema_priv.h"
+#include "experiments/suggest.h"
+#include "io/file.h"
+
+#define MAX_CONFIG_BYTES (1u << 20)
+
+/* One "key: value" of a source, not yet in the config. */
+typedef struct assignment {
+    int key; /* index in bk_keys */
+    bk_key_source source;
+    const bk_yaml *y;
+    const bk_node *value;
+} assignment;
+
+typedef struct loader {
+    bk_yaml *tree; /* sources in order of precedence: the file, the environment, each --set */
+    int n_trees;
+    assignment *list;
+    int n, room;
+    bk_error *err;
+} loader;
+
+static bk_status assign(loader *l, int key, bk_key_source source, const bk_yaml *y, const bk_node *value)
+{
+    if (l->n == l->room) {
+        int room = l->room ? 2 * l->room : 64;
+        assignment *more = realloc(l->list, (size_t)room * sizeof *more);
+        if (!more) return bk_fail(l->err, BK_ENOMEM, "no memory for the config");
+        l->list = more;
+        l->room = room;
+    }
+    l->list[l->n++] = (assignment){key, source, y, value};
+    return BK_OK;
+}
+
+static bool is_section(const char *path)
+{
+    size_t n = strlen(path);
+    for (int i = 0; i < bk_key_count; i++)
+        if (strncmp(bk_keys[i].path, path, n) == 0 && bk_keys[i].path[n] == '.') return true;
+    return false;
+}
+
+/* Names that can stand in a section ("" = the top), each once; the words live in `room`. */
+typedef struct words {
+    char room[BK_KEY_LIMIT][48];
+    const char *word[BK_KEY_LIMIT];
+    size_t n;
+} words;
+
+static void members(const char *section, words *w)
+{
+    size_t skip = *section ? strlen(section) + 1 : 0;
+    w->n = 0;
+    for (int i = 0; i < bk_key_count; i++) {
+        const char *path = bk_keys[i].path;
+        if (skip && (strncmp(path, section, skip - 1) != 0 || path[skip - 1] != '.')) continue;
+        size_t len = strcspn(path + skip, ".");
+        if (w->n && strlen(w->word[w->n - 1]) == len && strncmp(w->word[w->n - 1], path + skip, len) == 0) continue;
+        snprintf(w->room[w->n], sizeof w->room[0], "%.*s", (int)len, path + skip);
+        w->word[w->n] = w->room[w->n];
+        w->n++;
+    }
+}
+
+static const char *leaf_of(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+/* The nearest name in the same section, else a key of that name in another one. */
+static const char *nearest_key(const char *path, char *to, size_t size)
+{
+    words w;
+    const char *leaf = leaf_of(path);
+    char section[128];
+    snprintf(section, sizeof section, "%.*s", leaf == path ? 0 : (int)(leaf - path - 1), path);
+    members(section, &w);
+    const char *near = bk_suggest(leaf, w.word, w.n);
+    if (near) {
+        snprintf(to, size, ", did you mean '%s%s%s'?", section, *section ? "." : "", near);
+        return to;
+    }
+    for (int i = 0; i < bk_key_count; i++) w.word[i] = leaf_of(bk_keys[i].path);
+    near = bk_suggest(leaf, w.word, (size_t)bk_key_count);
+    to[0] = 0;
+    for (int i = 0; i < bk_key_count && near; i++) {
+        if (strcmp(leaf_of(bk_keys[i].path), near) != 0) continue;
+        snprintf(to, size, ", did you mean '%s'?", bk_keys[i].path);
+        break;
+    }
+    return to;
+}
+
+static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_node *at, const bk_node *value);
+
+static bk_status walk_map(loader *l, bk_key_source source, const bk_yaml *y, const char *section, const bk_node *map)
+{
+    for (int k = map->child; k >= 0;) {
+        const bk_node *key = &y->node[k], *value = &y->node[key->next];
+        if (key->kind != BK_NODE_SCALAR) return bk_yaml_fail(y, key, l->err, "a key must be a word");
+        for (int j = map->child; j != k; j = y->node[y->node[j].next].next)
+            if (strcmp(y->node[j].text, key->text) == 0)
+                return bk_yaml_fail(y, key, l->err, "'%.60s' stands there twice, first in line %d", key->text, y->node[j].line);
+        char path[128];
+        snprintf(path, sizeof path, "%s%s%.60s", section, *section ? "." : "", key->text);
+        BK_TRY(walk(l, source, y, path, key, value));
+        k = value->next;
+    }
+    return BK_OK;
+}
+
+/* `at` is the node of the key, for messages. */
+static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_node *at, const bk_node *value)
+{
+    int key = bk_key_find(path);
+    if (key >= 0) return assign(l, key, source, y, value);
+    char near[192];
+    if (!is_section(path)) return bk_yaml_fail(y, at, l->err, "unknown key '%.120s'%s", path, nearest_key(path, near, sizeof near));
+    if (value->kind != BK_NODE_MAP) return bk_yaml_fail(y, value, l->err, "'%s' is a section: its keys follow, indented", path);
+    return walk_map(l, source, y, path, value);
+}
+
+static bk_status take_file(loader *l, const char *text, size_t len, const char *name)
+{
+    bk_yaml *y = &l->tree[l->n_trees++];
+    BK_TRY(bk_yaml_read(text, len, name, y, l->err));
+    if (y->node[0].kind != BK_NODE_MAP) return bk_yaml_fail(y, &y->node[0], l->err, "a config is a map: 'key: value' lines");
+    return walk_map(l, BK_FROM_FILE, y, "", &y->node[0]);
+}
+
+static bool takes_text(int key)
+{
+    bk_key_type t = bk_keys[key].type;
+    return t == BK_KEY_PATH || t == BK_KEY_WORD || t == BK_KEY_NAME || t == BK_KEY_ENUM;
+}
+
+static bool valid_utf8(const char *s)
+{
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int n = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : *p >= 0xe0 && *p < 0xf0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
+        if (n == 0) return false;
+        for (int i = 1; i < n; i++)
+            if ((p[i] & 0xc0) != 0x80) return false;
+        if ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))
+            return false;
+        p += n;
+    }
+    return true;
+}
+
+/* "key=value". Text is taken as typed unless it stands in quotes; everything else is YAML. */
+static bk_status take_setting(loader *l, const char *setting, bk_key_source source, const char *name)
+{
+    bk_yaml *y = &l->tree[l->n_trees++];
+    const char *equals = strchr(setting, '=');
+    char path[128];
+    if (!equals) return bk_fail(l->err, BK_EINVAL, "%.200s: key=value is expected", name);
+    if (!valid_utf8(setting)) return bk_fail(l->err, BK_EINVAL, "%.200s: not valid UTF-8", name);
+    snprintf(path, sizeof path, "%.*s", equals - setting < 127 ? (int)(equals - setting) : 127, setting);
+    const char *value = equals + 1;
+    int key = bk_key_find(path);
+    bool as_typed = key >= 0 && takes_text(key) && *value != '"' && *value != '\'';
+    if (as_typed || !*value)
+        BK_TRY(bk_yaml_of_text(value, name, y, l->err));
+    else
+        BK_TRY(bk_yaml_read(value, strlen(value), name, y, l->err));
+    y->lines = false;
+    return walk(l, source, y, path, &y->node[0], &y->node[0]);
+}
+
+static bk_status take_environment(loader *l)
+{
+    const char *threads = getenv("OMP_NUM_THREADS");
+    if (!threads || !*threads) return BK_OK;
+    char setting[64];
+    snprintf(setting, sizeof setting, "threads=%.*s", (int)strcspn(threads, ", "), threads); /* "4,2": of the outer level */
+    return take_setting(l, setting, BK_FROM_ENV, "OMP_NUM_THREADS");
+}
+
+static bk_status put(bk_run_config *c, const assignment *a, bk_error *err)
+{
+    BK_TRY(bk_key_set(c, &bk_keys[a->key], a->y, a->value, err));
+    c->place[a->key] = (bk_key_place){a->source, a->value->line, a->value->column};
+    return BK_OK;
+}
+
+/* A setting of a table in this program: "train.epochs=20". */
+static bk_status put_setting(bk_run_config *c, const char *setting, bk_key_source source, bk_error *err)
+{
+    bk_yaml tree[1];
+    loader l = {.tree = tree, .err = err};
+    bk_status status = take_setting(&l, setting, source, setting);
+    for (int i = 0; i < l.n && !status; i++) status = put(c, &l.list[i], err);
+    if (l.n_trees) bk_yaml_free(tree);
+    free(l.list);
+    return status;
+}
+
+static bk_status put_defaults(bk_run_config *c, bk_error *err)
+{
+    for (int i = 0; i < bk_key_count; i++) {
+        char setting[128];
+        if (!bk_keys[i].initial) continue;
+        snprintf(setting, sizeof setting, "%s=%s", bk_keys[i].path, bk_keys[i].initial);
+        BK_TRY(put_setting(c, setting, BK_FROM_DEFAULT, err));
+    }
+    return BK_OK;
+}
+
+/* The last assignment of a key; NULL = none. */
+static const assignment *last_of(const loader *l, const char *path)
+{
+    int key = bk_key_find(path);
+    for (int i = l->n - 1; i >= 0; i--)
+        if (l->list[i].key == key) return &l->list[i];
+    return NULL;
+}
+
+static bool method_sets(const bk_method *m, const char *path)
+{
+    size_t n = strlen(path);
+    for (const char *const *s = m->settings; *s; s++)
+        if (strncmp(*s, path, n) == 0 && (*s)[n] == '=') return true;
+    return false;
+}
+
+/* The keys that a scheme gives: those without a default. */
+static bool scheme_sets(const bk_key *k)
+{
+    return !k->initial && strcmp(k->path, "scheme") != 0;
+}
+
+static void spread_one(bk_quant_config *to, const bk_quant_config *from)
+{
+    int step = to->step; /* not the scheme's to say */
+    *to = *from;
+    to->step = step;
+}
+
+static void spread_scheme(bk_run_config *c, const bk_scheme *s)
+{
+    spread_one(&c->quant.weight, &s->weight);
+    spread_one(&c->quant.activation, &s->activation);
+    spread_one(&c->quant.key, &s->key);
+    spread_one(&c->quant.value, &s->value);
+    if (s->weight_only) c->rotation.r3 = c->rotation.r4 = false;
+    for (int i = 0; i < bk_key_count; i++) {
+        bool online = strcmp(bk_keys[i].path, "rotation.r3") == 0 || strcmp(bk_keys[i].path, "rotation.r4") == 0;
+        if (scheme_sets(&bk_keys[i]) || (s->weight_only && online)) c->place[i] = (bk_key_place){.source = BK_FROM_SCHEME};
+    }
+}
+
+static bk_status read_scheme(const bk_run_config *c, const assignment *named, bk_scheme *s, bk_error *err)
+{
+    bk_error why = {0};
+    if (!bk_scheme_parse(c->scheme, s, &why)) return BK_OK;
+    if (named) return bk_yaml_fail(named->y, named->value, err, "%s", why.msg);
+    return bk_fail(err, BK_EINVAL, "%s", why.msg);
+}
+
+/* Method and scheme first, in the layers where they are named; then every assignment that they do not override. */
+static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
+{
+    BK_TRY(put_defaults(c, l->err));
+    const assignment *method = last_of(l, "method"), *scheme = last_of(l, "scheme");
+    if (method) BK_TRY(put(c, method, l->err));
+    const bk_method *m = bk_method_find(c->method);
+    if (!m) return bk_fail(l->err, BK_EINVAL, "method: '%s' is not in the table of methods", c->method);
+    for (const char *const *s = m->settings; *s; s++) BK_TRY(put_setting(c, *s, BK_FROM_METHOD, l->err));
+    if (scheme) {
+        BK_TRY(put(c, scheme, l->err));
+    } else {
+        snprintf(c->scheme, sizeof c->scheme, "%s", m->scheme);
+        c->place[bk_key_find("scheme")].source = BK_FROM_METHOD;
+    }
+    bk_scheme s;
+    BK_TRY(read_scheme(c, scheme, &s, l->err));
+    spread_scheme(c, &s);
+    for (int i = 0; i < l->n; i++) {
+        const assignment *a = &l->list[i];
+        const bk_key *k = &bk_keys[a->key];
+        bool overridden = (method && a->source < method->source && method_sets(m, k->path)) ||
+                          (scheme && a->source < scheme->source && scheme_sets(k));
+        BK_TRY(put(overridden ? scratch : c, a, l->err)); /* what is overridden must still be right */
+    }
+    return BK_OK;
+}
+
+static bk_status load_into(loader *l, const char *text, size_t len, const char *name, const char *const *sets, int n_sets,
+                           bk_run_config *out)
+{
+    if (text) BK_TRY(take_file(l, text, len, name));
+    BK_TRY(take_environment(l));
+    for (int i = 0; i < n_sets; i++) {
+        char where[BK_PATH_SIZE];
+        snprintf(where, sizeof where, "--set %.*s", (int)strcspn(sets[i], "="), sets[i]);
+        BK_TRY(take_setting(l, sets[i], BK_FROM_SET, where));
+    }
+    bk_run_config *scratch = calloc(1, sizeof *scratch);
+    if (!scratch) return bk_fail(l->err, BK_ENOMEM, "no memory for the config");
+    bk_status status = lay(l, out, scratch);
+    free(scratch);
+    return status;
+}
+
+bk_status bk_run_config_parse(const char *text, size_t len, const char *name, const char *const *sets, int n_sets, bk_run_config *out,
+                              bk_error *err)
+{
+    memset(out, 0, sizeof *out);
+    snprintf(out->source, sizeof out->source, "%s", text ? name : "");
+    loader l = {.err = err, .tree = calloc((size_t)n_sets + 2, sizeof *l.tree)};
+    if (!l.tree) return bk_fail(err, BK_ENOMEM, "no memory for the config");
+    bk_status status = load_into(&l, text, len, name, sets, n_sets, out);
+    for (int i = 0; i < l.n_trees; i++) bk_yaml_free(&l.tree[i]);
+    free(l.tree);
+    free(l.list);
+    return status;
+}
+
+bk_status bk_run_config_load(const char *path, const char *const *sets, int n_sets, bk_run_config *out, bk_error *err)
+{
+    char *text;
+    size_t len;
+    BK_TRY(bk_file_slurp(path, MAX_CONFIG_BYTES, &text, &len, err));
+    bk_status status = bk_run_config_parse(text, len, path, sets, n_sets, out, err);
+    free(text);
+    return status ? status : bk_run_config_check(out, err);
+}

@@ -1,0 +1,47 @@
+/* Between the schema*.c files only. */
+#ifndef BK_SCHEMA_PRIV_H
+#define BK_SCHEMA_PRIV_H
+
+#include "experiments/schema.h"
+
+/* A YAML document as a tree of nodes in one array; node 0 is the root. */
+typedef enum { BK_NODE_SCALAR, BK_NODE_LIST, BK_NODE_MAP } bk_node_kind;
+typedef struct bk_node {
+    bk_node_kind kind;
+    bool quoted;      /* a scalar in quotes or block style: text, never a number */
+    int line, column; /* 1-based */
+    char *text;       /* of a scalar; without NUL inside */
+    int child, next;  /* first child and next sibling, -1 = none; children of a map: key, value, key, value ... */
+} bk_node;
+
+typedef struct bk_yaml {
+    char name[BK_PATH_SIZE]; /* stands in messages in front of line:column */
+    bool lines;              /* whether line:column mean something to the reader */
+    bk_node *node;
+    int n, room;
+} bk_yaml;
+
+/* One document without anchors, aliases and tags. BK_EINVAL with file:line:column otherwise. bk_yaml_free is legal after a failure. */
+bk_status bk_yaml_read(const char *text, size_t len, const char *name, bk_yaml *out, bk_error *err) BK_MUST_USE;
+/* A document that is one scalar, taken as it is. */
+bk_status bk_yaml_of_text(const char *text, const char *name, bk_yaml *out, bk_error *err) BK_MUST_USE;
+void bk_yaml_free(bk_yaml *y);
+/* Records "name:line:column: message" and returns BK_EINVAL. */
+bk_status bk_yaml_fail(const bk_yaml *y, const bk_node *at, bk_error *err, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+/* Reads one value into its field. */
+bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_node *v, bk_error *err) BK_MUST_USE;
+/* Prints a value as YAML on one line. */
+void bk_key_print(FILE *to, const bk_run_config *c, const bk_key *key);
+
+/* Choices "a|b|c": number of them, and copies of the words (BK_CHOICES_MAX at most) into `room`. */
+#define BK_CHOICES_MAX 16
+typedef struct bk_choices {
+    char room[160];
+    const char *word[BK_CHOICES_MAX];
+    int n;
+} bk_choices;
+void bk_choices_of(const char *choices, bk_choices *out);
+int bk_choices_find(const bk_choices *c, const char *word); /* -1 if there is none */
+
+#endif

@@ -1,0 +1,155 @@
+#include "experiments/scheme.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Every method names the same keys, so that `--set method=...` replaces one by another completely. */
+#define METHOD(r, prefix, search, epochs, step)                                                                                      \
+    "rotation.r1=" r, "rotation.r2=" r, "rotation.r3=" r, "rotation.r4=" r, "prefix.mode=" prefix, "init.from=minmax",               \
+        "init.search=" search, "train.epochs=" epochs, "quant.weight.step=" step, "quant.activation.step=" step, "quant.key.step=" step,  \
+        "quant.value.step=" step, NULL
+
+static const char *const prefixquant[] = {METHOD("true", "auto", "true", "20", "full")};
+static const char *const quarot[] = {METHOD("true", "none", "false", "0", "restricted")};
+static const char *const rtn[] = {METHOD("false", "none", "false", "0", "full")};
+
+const bk_method bk_methods[] = {
+    {"prefixquant", "W4A4KV4-static", "rotation, prefixed outlier tokens, grid search, block training", prefixquant},
+    {"quarot", "W4A4KV4-dynamic", "rotation only, round to nearest, step max / (2^(bits-1) - 1)", quarot},
+    {"rtn", "W4A4KV4-dynamic", "round to nearest: no rotation, no prefix, no search, no training", rtn},
+};
+const int bk_method_count = sizeof bk_methods / sizeof bk_methods[0];
+
+const char *const bk_common_schemes[] = {
+    "W4A4KV4-static", "W4A4KV4-dynamic", "W4A8KV4-static", "W4A8KV4-dynamic", "W8A8-static",
+    "W8A8KV8-static", "W4A4KV4-dynamic-asym", "W4A16-g128", "W3A16-g128", "W2A16-g128",
+};
+const int bk_common_scheme_count = sizeof bk_common_schemes / sizeof bk_common_schemes[0];
+
+const bk_method *bk_method_find(const char *name)
+{
+    for (int i = 0; i < bk_method_count; i++)
+        if (strcmp(bk_methods[i].name, name) == 0) return &bk_methods[i];
+    return NULL;
+}
+
+#define GRAMMAR "a scheme is W<bits>A<bits>[KV<bits>]-static|dynamic[-asym] or W<bits>A16[-g<size>], as W4A4KV4-static or W3A16-g128"
+
+static bk_status wrong(bk_error *err, const char *text, const char *what)
+{
+    return bk_fail(err, BK_EINVAL, "scheme '%.60s': %s; " GRAMMAR, text, what);
+}
+
+static bool take(const char **p, const char *word)
+{
+    size_t n = strlen(word);
+    if (strncmp(*p, word, n) != 0) return false;
+    *p += n;
+    return true;
+}
+
+static bool take_number(const char **p, int64_t *out)
+{
+    size_t digits = strspn(*p, "0123456789");
+    if (digits == 0 || digits > 6 || **p == '0') return false;
+    *out = strtoll(*p, NULL, 10);
+    *p += digits;
+    return true;
+}
+
+static bool good_bits(int64_t bits)
+{
+    return (bits >= 2 && bits <= 8) || bits == 16;
+}
+
+/* "W<b>", "A<b>", "KV<b>". */
+static bk_status take_bits(const char **p, const char *letter, int64_t *bits, const char *text, bk_error *err)
+{
+    char what[96];
+    if (!take(p, letter) || !take_number(p, bits)) {
+        snprintf(what, sizeof what, "%s<bits> is expected at '%.30s'", letter, *p);
+        return wrong(err, text, what);
+    }
+    if (good_bits(*bits)) return BK_OK;
+    snprintf(what, sizeof what, "%s%lld: bits are 2 to 8, or 16 for not quantized", letter, (long long)*bits);
+    return wrong(err, text, what);
+}
+
+static bk_quant_config part(const char *quantizer, int64_t bits, bool symmetric, bk_grain grain, bool clip)
+{
+    bk_quant_config q = {.bits = bits, .symmetric = symmetric, .granularity = (int)grain, .clip = clip};
+    snprintf(q.quantizer, sizeof q.quantizer, "%s", quantizer);
+    return q;
+}
+
+/* The rest of W<b>A16: weights in groups or per channel, asymmetric; nothing else is quantized. */
+static bk_status weight_only(const char *p, int64_t bits, const char *text, bk_scheme *out, bk_error *err)
+{
+    int64_t group = 0;
+    if (*p && (!take(&p, "-g") || !take_number(&p, &group))) return wrong(err, text, "after A16 only -g<size> can stand");
+    if (*p) return wrong(err, text, "there is more after the group size");
+    *out = (bk_scheme){.weight_only = true};
+    out->weight = part("affine", bits, false, group ? BK_GRAIN_GROUP : BK_GRAIN_CHANNEL, false);
+    out->weight.group = group;
+    out->activation = part("dynamic", 16, true, BK_GRAIN_TOKEN, false);
+    out->key = out->value = part("dynamic", 16, true, BK_GRAIN_HEAD, false);
+    return BK_OK;
+}
+
+static void spread(bk_scheme *s, int64_t w, int64_t a, int64_t kv, bool dynamic, bool asym)
+{
+    bk_grain cache = !dynamic && kv == 8 ? BK_GRAIN_TENSOR : BK_GRAIN_HEAD;
+    const char *quantizer = dynamic ? "dynamic" : "static";
+    *s = (bk_scheme){.weight_only = false};
+    s->weight = part("affine", w, true, BK_GRAIN_CHANNEL, false);
+    s->activation = part(quantizer, a, !asym, dynamic ? BK_GRAIN_TOKEN : BK_GRAIN_TENSOR, dynamic);
+    s->key = part(quantizer, kv, !asym, cache, false);
+    s->value = part(quantizer, kv, !asym, cache, dynamic);
+}
+
+bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err)
+{
+    const char *p = text;
+    int64_t w, a, kv = 16;
+    BK_TRY(take_bits(&p, "W", &w, text, err));
+    BK_TRY(take_bits(&p, "A", &a, text, err));
+    if (a == 16 && strncmp(p, "KV", 2) != 0) return weight_only(p, w, text, out, err);
+    if (*p == 'K') BK_TRY(take_bits(&p, "KV", &kv, text, err));
+    bool dynamic = take(&p, "-dynamic");
+    if (!dynamic && !take(&p, "-static")) return wrong(err, text, *p ? "-static or -dynamic is expected" : "-static or -dynamic is missing");
+    bool asym = take(&p, "-asym");
+    if (*p) return wrong(err, text, "there is more at the end than -asym");
+    spread(out, w, a, kv, dynamic, asym);
+    return BK_OK;
+}
+
+static void describe(FILE *to, const char *name, const bk_quant_config *q)
+{
+    static const char *const grains[] = {"per tensor", "per channel", "per token", "per head", "per group"};
+    if (q->bits == 16) {
+        fprintf(to, "%s 16 bit", name);
+        return;
+    }
+    const char *grain = grains[q->granularity];
+    bool token_too = strcmp(q->quantizer, "dynamic") == 0 && q->granularity != BK_GRAIN_TOKEN;
+    fprintf(to, "%s %lld bit %s %s %s%s", name, (long long)q->bits, q->symmetric ? "symmetric" : "asymmetric", q->quantizer,
+            token_too ? "per token and " : "", token_too ? grain + 4 : grain);
+    if (q->group) fprintf(to, " of %lld", (long long)q->group);
+    if (q->clip) fputs(" with clipping factors", to);
+}
+
+void bk_scheme_describe(const bk_scheme *s, char *to, size_t size)
+{
+    FILE *f = fmemopen(to, size, "w");
+    if (!f) {
+        to[0] = 0;
+        return;
+    }
+    describe(f, "weight", &s->weight);
+    describe(f, "; activation", &s->activation);
+    describe(f, "; key", &s->key);
+    describe(f, "; value", &s->value);
+    if (s->weight_only) fputs("; rotations R1 and R2 only", f);
+    fclose(f);
+    to[size - 1] = 0;
+}

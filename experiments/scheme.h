@@ -1,0 +1,32 @@
+/* Scheme strings (decision 20) and methods: short names for sets of config values. */
+#ifndef BK_SCHEME_H
+#define BK_SCHEME_H
+
+#include "experiments/schema.h"
+
+/* What a scheme string says. The rule of the weight's step is the method's, not the scheme's. */
+typedef struct bk_scheme {
+    bk_quant_config weight, activation, key, value;
+    bool weight_only; /* A16: R1 and R2 only */
+} bk_scheme;
+
+/* W<b>A<b>[KV<b>]-static|dynamic, W<b>A16[-g<G>], suffix -asym. BK_EINVAL says which part is wrong. */
+bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err) BK_MUST_USE;
+/* One line: "weight 4 bit symmetric per channel; activation ...". */
+void bk_scheme_describe(const bk_scheme *s, char *to, size_t size);
+
+/* A method is a list of "key", "value" pairs, all methods naming the same keys, so that one can replace another. */
+typedef struct bk_method {
+    const char *name, *scheme, *about; /* scheme: the one used when the config names none */
+    const char *const *settings;       /* "train.epochs=20", ..., NULL */
+} bk_method;
+
+extern const bk_method bk_methods[];
+extern const int bk_method_count;
+const bk_method *bk_method_find(const char *name); /* NULL if there is none */
+
+/* Common schemes, for `brick list schemes`. */
+extern const char *const bk_common_schemes[];
+extern const int bk_common_scheme_count;
+
+#endif

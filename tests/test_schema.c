@@ -1,0 +1,477 @@
+#include <check.h>
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "experiments/schema.h"
+#include "experiments/scheme.h"
+
+static bk_run_config c, d;
+static bk_error err;
+
+static void setup(void)
+{
+    unsetenv("OMP_NUM_THREADS");
+    err = (bk_error){0};
+}
+
+static bk_status parse_len(const char *text, size_t len)
+{
+    err = (bk_error){0};
+    return bk_run_config_parse(text, len, "c.yaml", NULL, 0, &c, &err);
+}
+
+static bk_status parse(const char *text)
+{
+    return parse_len(text, strlen(text));
+}
+
+static bk_status parse_set(const char *text, const char *set)
+{
+    err = (bk_error){0};
+    return bk_run_config_parse(text, strlen(text), "c.yaml", &set, 1, &c, &err);
+}
+
+static void must_fail(bk_status status, const char *place, const char *word)
+{
+    ck_assert_msg(status == BK_EINVAL, "status %s, message '%s'", bk_status_name(status), err.msg);
+    ck_assert_msg(strncmp(err.msg, place, strlen(place)) == 0, "'%s' does not begin with '%s'", err.msg, place);
+    ck_assert_msg(strstr(err.msg, word) != NULL, "no '%s' in '%s'", word, err.msg);
+}
+
+static void must_parse(const char *text)
+{
+    bk_status status = parse(text);
+    ck_assert_msg(status == BK_OK, "%s", err.msg);
+}
+
+/* Bad configs: text, where the message points, a word of it. */
+static const struct {
+    const char *text, *place, *word;
+} bad[] = {
+    {"model: x\ntrain: {epcohs: 5}\n", "c.yaml:2:9: ", "'train.epochs'"},
+    {"epochs: 5\n", "c.yaml:1:1: ", "'train.epochs'"},
+    {"modle: x\n", "c.yaml:1:1: ", "'model'"},
+    {"trian:\n  epochs: 1\n", "c.yaml:1:1: ", "'train'"},
+    {"data:\n  trainig: {samples: 1}\n", "c.yaml:2:3: ", "'data.training'"},
+    {"train: {lr_quant: 1, lr_quant: 2}\n", "c.yaml:1:22: ", "twice"},
+    {"seed: 1\nmodel: x\nseed: 2\n", "c.yaml:3:1: ", "line 1"},
+    {"train: {epochs: 1}\ntrain: {batch: 1}\n", "c.yaml:2:1: ", "twice"},
+    {"train:\n\tepochs: 5\n", "c.yaml:2:", "tab"},
+    {"train: {lr_quant: \"1e-5\"}\n", "c.yaml:1:19: ", "quotes"},
+    {"train: {epochs: 4.0}\n", "c.yaml:1:17: ", "write 4"},
+    {"train: {epochs: 4.5}\n", "c.yaml:1:17: ", "whole number"},
+    {"train: {epochs: 010}\n", "c.yaml:1:17: ", "whole number"},
+    {"train: {epochs: 99999999999999999999}\n", "c.yaml:1:17: ", "too large"},
+    {"train: {epochs: -1}\n", "c.yaml:1:17: ", "range"},
+    {"train: {shuffle: yes}\n", "c.yaml:1:18: ", "true or false"},
+    {"train: {shuffle: \"true\"}\n", "c.yaml:1:18: ", "quotes"},
+    {"train: {lr_quant: .nan}\n", "c.yaml:1:19: ", "number"},
+    {"train: {lr_quant: NaN}\n", "c.yaml:1:19: ", "number"},
+    {"train: {lr_quant: 1e999}\n", "c.yaml:1:19: ", "beyond"},
+    {"train: {lr_quant: 0x1p3}\n", "c.yaml:1:19: ", "number"},
+    {"train: {lr_quant: 11}\n", "c.yaml:1:19: ", "range"},
+    {"train: {loss: mes}\n", "c.yaml:1:15: ", "'mse'"},
+    {"train: 3\n", "c.yaml:1:8: ", "section"},
+    {"train: [epochs]\n", "c.yaml:1:8: ", "section"},
+    {"train:\n", "c.yaml:1:7: ", "section"},
+    {"model:\n", "c.yaml:1:7: ", "no value"},
+    {"model: ~\n", "c.yaml:1:8: ", "no value"},
+    {"model: [a]\n", "c.yaml:1:8: ", "list"},
+    {"seed: {a: 1}\n", "c.yaml:1:7: ", "map"},
+    {"model: &a x\nmethod: *a\n", "c.yaml:1:8: ", "anchor"},
+    {"model: *a\n", "c.yaml:1:8: ", "alias"},
+    {"model: !!str x\n", "c.yaml:1:8: ", "tag"},
+    {"model: x\n---\nmodel: y\n", "c.yaml:2:1: ", "second document"},
+    {"", "c.yaml:1:1: ", "empty"},
+    {"# only a comment\n", "c.yaml:1:1: ", "empty"},
+    {"just text\n", "c.yaml:1:1: ", "map"},
+    {"- a\n- b\n", "c.yaml:1:1: ", "map"},
+    {"? [a, b]\n: c\n", "c.yaml:1:3: ", "key"},
+    {"a: [[[[[[[[[[1]]]]]]]]]]\n", "c.yaml:1:", "deeper"},
+    {"model: \"a\\0b\"\n", "c.yaml:1:8: ", "NUL"},
+    {"model: {\n", "c.yaml:2:1: ", "not valid YAML"},
+    {"model: \"\xff\"\n", "c.yaml:1:9: ", "UTF-8"},
+    {"model: x\x01\n", "c.yaml:1:9: ", "control"},
+    {"method: rnt\n", "c.yaml:1:9: ", "'rtn'"},
+    {"scheme: W4A4KV4\n", "c.yaml:1:9: ", "-static"},
+    {"scheme: W9A4-static\n", "c.yaml:1:9: ", "W9"},
+    {"quant: {weight: {bits: 12}}\n", "c.yaml:1:24: ", "12"},
+    {"quant: {skip: [{block: 0, site: down_on}]}\n", "c.yaml:1:33: ", "'down_in'"},
+    {"quant: {skip: [{blokc: 0}]}\n", "c.yaml:1:17: ", "'block'"},
+    {"quant: {skip: [{}]}\n", "c.yaml:1:16: ", "empty"},
+    {"quant: {skip: down_in}\n", "c.yaml:1:15: ", "list"},
+    {"prefix: {mode: []}\n", "c.yaml:1:16: ", "none"},
+    {"prefix: {mode: [1, -2]}\n", "c.yaml:1:20: ", "range"},
+    {"prefix: {mode: sometimes}\n", "c.yaml:1:16: ", "auto|none"},
+    {"evaluate: ppl\n", "c.yaml:1:11: ", "list"},
+    {"evaluate: [ppl, ppl]\n", "c.yaml:1:17: ", "twice"},
+    {"evaluate: [ablatoin]\n", "c.yaml:1:12: ", "'ablation'"},
+    {"data: {evaluation: {windows: none}}\n", "c.yaml:1:30: ", "whole number"},
+    {"<<: {seed: 1}\n", "c.yaml:1:1: ", "unknown key"},
+};
+
+START_TEST(bad_config_names_place_and_fault)
+{
+    must_fail(parse(bad[_i].text), bad[_i].place, bad[_i].word);
+}
+END_TEST
+
+START_TEST(bom_and_crlf_are_fine)
+{
+    must_parse("\xef\xbb\xbfmodel: x\r\nseed: 7\r\n");
+    ck_assert_str_eq(c.model, "x");
+    ck_assert_int_eq(c.seed, 7);
+}
+END_TEST
+
+START_TEST(nul_byte_is_an_error)
+{
+    must_fail(parse_len("model: x\nseed: \0 1\n", 19), "c.yaml:2:7: ", "control");
+}
+END_TEST
+
+START_TEST(line_of_ten_megabytes_is_an_error)
+{
+    size_t n = 10u << 20;
+    char *text = malloc(n);
+    memset(text, 'a', n);
+    memcpy(text, "model: ", 7);
+    must_fail(parse_len(text, n), "c.yaml:1:8: ", "too long");
+    free(text);
+}
+END_TEST
+
+START_TEST(endless_nesting_is_an_error)
+{
+    size_t n = 1u << 20;
+    char *text = malloc(n);
+    memset(text, '[', n);
+    must_fail(parse_len(text, n), "c.yaml:1:", "deeper");
+    free(text);
+}
+END_TEST
+
+START_TEST(defaults_are_those_of_the_table)
+{
+    must_parse("model: x\n");
+    ck_assert_str_eq(c.method, "prefixquant");
+    ck_assert_str_eq(c.scheme, "W4A4KV4-static");
+    ck_assert_int_eq(c.seed, 2);
+    ck_assert_int_eq(c.data.evaluation.samples, 16);
+    ck_assert_int_eq(c.prefix.mode, BK_PREFIX_AUTO);
+    ck_assert_int_eq(c.quant.activation.granularity, BK_GRAIN_TENSOR);
+    ck_assert_int_eq(c.quant.weight.step, BK_STEP_FULL);
+    ck_assert(c.train.lr_quant == 5e-5 && c.train.beta2 == 0.999 && c.train.clip_grad == 0);
+    ck_assert_uint_eq(c.evaluate, BK_EVALUATE_PPL);
+}
+END_TEST
+
+START_TEST(lists_maps_and_words_arrive)
+{
+    must_parse("quant: {skip: [{block: 3}, {site: q}, {block: 0, site: down_in}]}\nprefix: {mode: [5, 0, 1]}\n"
+               "evaluate: [ablation, ppl]\ndata: {evaluation: {windows: all}, join: \"\\n\\n\"}\n");
+    ck_assert_int_eq(c.prefix.mode, BK_PREFIX_GIVEN);
+    ck_assert_int_eq(c.prefix.n_ids, 3);
+    ck_assert_int_eq(c.prefix.ids[0], 5);
+    ck_assert_int_eq(c.data.evaluation.samples, -1);
+    ck_assert_str_eq(c.data.join, "\n\n");
+    ck_assert_uint_eq(c.evaluate, BK_EVALUATE_PPL | BK_EVALUATE_ABLATION);
+    ck_assert(bk_run_config_skips(&c, 3, "o_in") && bk_run_config_skips(&c, 9, "q") && bk_run_config_skips(&c, 0, "down_in"));
+    ck_assert(!bk_run_config_skips(&c, 1, "down_in") && !bk_run_config_skips(&c, 0, "o_in"));
+}
+END_TEST
+
+START_TEST(quant_section_overrides_the_scheme_in_any_order)
+{
+    must_parse("quant: {weight: {bits: 3}}\nscheme: W4A8KV4-dynamic\n");
+    ck_assert_int_eq(c.quant.weight.bits, 3);
+    ck_assert_int_eq(c.quant.activation.bits, 8);
+    ck_assert_str_eq(c.quant.key.quantizer, "dynamic");
+}
+END_TEST
+
+START_TEST(config_overrides_the_method)
+{
+    must_parse("train: {epochs: 3}\nmethod: rtn\n");
+    ck_assert_int_eq(c.train.epochs, 3);
+    ck_assert(!c.rotation.r1 && !c.init.search);
+    ck_assert_str_eq(c.scheme, "W4A4KV4-dynamic");
+}
+END_TEST
+
+START_TEST(method_on_the_command_line_overrides_the_config)
+{
+    ck_assert_int_eq(parse_set("train: {epochs: 3, batch: 2}\nscheme: W4A8KV4-static\n", "method=rtn"), BK_OK);
+    ck_assert_int_eq(c.train.epochs, 0);
+    ck_assert_int_eq(c.train.batch, 2);
+    ck_assert_str_eq(c.scheme, "W4A8KV4-static");
+}
+END_TEST
+
+START_TEST(scheme_on_the_command_line_overrides_a_resolved_config)
+{
+    must_parse("scheme: W4A4KV4-static\n");
+    char *text = bk_run_config_write(&c);
+    ck_assert_int_eq(parse_set(text, "scheme=W8A8-dynamic"), BK_OK);
+    ck_assert_int_eq(c.quant.weight.bits, 8);
+    ck_assert_str_eq(c.quant.activation.quantizer, "dynamic");
+    free(text);
+}
+END_TEST
+
+START_TEST(what_a_later_layer_overrides_must_still_be_right)
+{
+    must_fail(parse_set("quant: {weight: {bits: 12}}\n", "scheme=W8A8-static"), "c.yaml:1:24: ", "12");
+}
+END_TEST
+
+START_TEST(weight_only_scheme_leaves_online_rotations_out)
+{
+    must_parse("scheme: W3A16-g128\n");
+    ck_assert(c.rotation.r1 && c.rotation.r2 && !c.rotation.r3 && !c.rotation.r4);
+    ck_assert_int_eq(c.quant.weight.group, 128);
+    must_parse("scheme: W3A16-g128\nrotation: {r4: true}\n");
+    ck_assert(c.rotation.r4);
+}
+END_TEST
+
+START_TEST(environment_goes_before_the_config_and_set_before_both)
+{
+    setenv("OMP_NUM_THREADS", "3,2", 1);
+    must_parse("threads: 8\n");
+    ck_assert_int_eq(c.threads, 3);
+    ck_assert_int_eq(parse_set("threads: 8\n", "threads=5"), BK_OK);
+    ck_assert_int_eq(c.threads, 5);
+    setenv("OMP_NUM_THREADS", "many", 1);
+    must_fail(parse("threads: 8\n"), "OMP_NUM_THREADS: ", "many");
+    unsetenv("OMP_NUM_THREADS");
+}
+END_TEST
+
+static const struct {
+    const char *set, *word;
+} bad_set[] = {
+    {"train.epcohs=5", "'train.epochs'"}, {"train.epochs=4.0", "write 4"}, {"train.epochs", "key=value"}, {"=5", "unknown key"},
+    {"train.shuffle=yes", "true or false"}, {"train.epochs=", "whole number"}, {"train.epochs=[", "YAML"}, {"train=5", "section"},
+    {"model=\xff", "UTF-8"}, {"train.epochs=*a", "alias"}, {"seed=1\n---\n2", "second document"},
+};
+
+START_TEST(bad_set_names_itself)
+{
+    must_fail(parse_set("model: x\n", bad_set[_i].set), "--set ", bad_set[_i].word);
+}
+END_TEST
+
+START_TEST(set_takes_text_as_typed)
+{
+    ck_assert_int_eq(parse_set("seed: 1\n", "model=/a b: #c"), BK_OK);
+    ck_assert_str_eq(c.model, "/a b: #c");
+    ck_assert_int_eq(parse_set("seed: 1\n", "data.join=\"\\n\\n\""), BK_OK);
+    ck_assert_str_eq(c.data.join, "\n\n");
+    ck_assert_int_eq(parse_set("seed: 1\n", "prefix.mode=[1, 2]"), BK_OK);
+    ck_assert_int_eq(c.prefix.n_ids, 2);
+    ck_assert_int_eq(parse_set("seed: 1\n", "train={epochs: 7}"), BK_OK);
+    ck_assert_int_eq(c.train.epochs, 7);
+}
+END_TEST
+
+/* Configs that must survive being written and read. */
+static const char *const round_trips[] = {
+    "model: x\n",
+    "method: rtn\nscheme: W4A8-dynamic-asym\nseed: 9007199254740991\n",
+    "model: \"a \\\"b\\\" \\\\ c: #d\\n\\t\\u0085\\u2028\\uFEFF \\u00e9\"\ndata: {join: \"\\n\\n\", evaluation: {windows: all}}\n",
+    "model: \"true\"\ndata: {training: {text: \"12\"}, detection: {text: \"- x\"}, calibration: {text: \"null\"}}\n",
+    "prefix: {mode: [1, 2, 2147483647]}\nquant: {skip: [{block: 0}, {site: up}, {block: 7, site: key}]}\nevaluate: []\n",
+    "train: {lr_quant: 0.1, lr_weight: 1.2345678901234567e-7, eps: 1e-30, beta1: 0.3333333333333333}\n",
+    "quant: {weight: {bits: 3, granularity: group, group: 64, step: restricted}, activation: {clip: true, quantizer: dynamic}}\n",
+};
+
+START_TEST(written_config_reads_back_the_same)
+{
+    char in_a[64], in_b[64];
+    must_parse(round_trips[_i]);
+    char *text = bk_run_config_write(&c);
+    bk_status status = bk_run_config_parse(text, strlen(text), "again.yaml", NULL, 0, &d, &err);
+    ck_assert_msg(status == BK_OK, "%s\n%s", err.msg, text);
+    const char *key = bk_run_config_diff(&c, &d, NULL, in_a, in_b, sizeof in_a);
+    ck_assert_msg(key == NULL, "%s: %s, then %s", key, in_a, in_b);
+    char *twice = bk_run_config_write(&d);
+    ck_assert_str_eq(text, twice);
+    free(text);
+    free(twice);
+}
+END_TEST
+
+START_TEST(difference_names_the_first_key)
+{
+    char in_a[64], in_b[64];
+    must_parse("seed: 1\ntrain: {lr_quant: 1e-5}\n");
+    d = c;
+    must_parse("seed: 2\ntrain: {lr_quant: 2e-5}\n");
+    ck_assert_str_eq(bk_run_config_diff(&d, &c, NULL, in_a, in_b, sizeof in_a), "seed");
+    ck_assert_str_eq(in_a, "1");
+    ck_assert_str_eq(in_b, "2");
+    const char *const not_seed[] = {"!seed", NULL}, *const model[] = {"model", NULL};
+    ck_assert_str_eq(bk_run_config_diff(&d, &c, not_seed, in_a, in_b, sizeof in_a), "train.lr_quant");
+    ck_assert_ptr_null(bk_run_config_diff(&d, &c, model, in_a, in_b, sizeof in_a));
+}
+END_TEST
+
+START_TEST(digest_holds_only_what_is_asked)
+{
+    const char *const stage[] = {"seed", "rotation.", "!rotation.fold", NULL}, *const wrong[] = {"sead", NULL};
+    char *text;
+    must_parse("seed: 5\n");
+    ck_assert_int_eq(bk_config_digest_keys(&c, stage, &text, &err), BK_OK);
+    ck_assert_str_eq(text, "seed: 5\nrotation.r1: true\nrotation.r2: true\nrotation.r3: true\nrotation.r4: true\n");
+    free(text);
+    ck_assert_int_eq(bk_config_digest_keys(&c, wrong, &text, &err), BK_EINVAL);
+}
+END_TEST
+
+#define TEXTS "data: {training: {text: t}, evaluation: {text: e}}\n"
+static const struct {
+    const char *text, *word;
+} unfit[] = {
+    {TEXTS, "model"},
+    {"model: x\n", "data.training.text"},
+    {"model: x\ndata: {training: {text: t}}\n", "data.evaluation.text"},
+    {"model: x\n" TEXTS "quant: {weight: {granularity: group}}\n", "quant.weight.granularity"},
+    {"model: x\n" TEXTS "quant: {weight: {group: 64}}\n", "quant.weight.group"},
+    {"model: x\n" TEXTS "quant: {weight: {granularity: head}}\n", "channel or group"},
+    {"model: x\n" TEXTS "quant: {activation: {granularity: token}}\n", "quant.activation.granularity"},
+    {"model: x\n" TEXTS "quant: {key: {clip: true}}\n", "quant.key.clip"},
+    {"model: x\ndata: {training: {text: t, validation: 0}, evaluation: {text: e}}\n", "data.training.validation"},
+};
+
+START_TEST(keys_that_do_not_fit_each_other_are_refused)
+{
+    must_parse(unfit[_i].text);
+    bk_status status = bk_run_config_check(&c, &err);
+    must_fail(status, "c.yaml", unfit[_i].word);
+}
+END_TEST
+
+START_TEST(files_of_a_run_are_those_it_reads)
+{
+    const char *key, *path;
+    must_parse("model: m\nmethod: rtn\nscheme: W4A4KV4-dynamic\n" TEXTS "evaluate: []\n");
+    ck_assert_int_eq(bk_run_config_check(&c, &err), BK_OK);
+    ck_assert(bk_run_config_file(&c, 0, &key, &path));
+    ck_assert_str_eq(path, "m");
+    must_parse("model: m\n" TEXTS);
+    ck_assert(bk_run_config_file(&c, 1, &key, &path));
+    ck_assert_str_eq(key, "data.training.text");
+    ck_assert(bk_run_config_file(&c, 2, &key, &path));
+    ck_assert_str_eq(path, "e");
+    ck_assert(!bk_run_config_file(&c, 3, &key, &path));
+}
+END_TEST
+
+START_TEST(file_that_is_not_there_is_named_with_its_place)
+{
+    must_parse("model: /nowhere/m.gguf\n" TEXTS);
+    ck_assert_int_eq(bk_run_config_check_files(&c, &err), BK_EIO);
+    ck_assert_msg(strncmp(err.msg, "c.yaml:1:8: model: '/nowhere/m.gguf'", 36) == 0, "%s", err.msg);
+}
+END_TEST
+
+START_TEST(absent_config_is_an_input_error)
+{
+    ck_assert_int_eq(bk_run_config_load("/nowhere/c.yaml", NULL, 0, &c, &err), BK_EIO);
+}
+END_TEST
+
+static int load_folder(const char *folder)
+{
+    int n = 0;
+    DIR *dir = opendir(folder);
+    ck_assert_msg(dir != NULL, "%s: tests run in the root of the project", folder);
+    for (struct dirent *e; (e = readdir(dir));) {
+        char path[512];
+        const char *dot = strrchr(e->d_name, '.');
+        if (!dot || strcmp(dot, ".yaml") != 0) continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        err = (bk_error){0};
+        ck_assert_msg(bk_run_config_load(path, NULL, 0, &c, &err) == BK_OK, "%s", err.msg);
+        n++;
+    }
+    closedir(dir);
+    return n;
+}
+
+START_TEST(every_config_of_the_project_loads)
+{
+    ck_assert_int_ge(load_folder("configs"), 1);
+    ck_assert_int_eq(load_folder("configs/smollm2"), 10);
+    ck_assert_int_eq(load_folder("configs/paper"), 14);
+}
+END_TEST
+
+START_TEST(every_method_is_a_choice_and_sets_known_keys)
+{
+    char choices[256] = "";
+    for (int i = 0; i < bk_method_count; i++) {
+        char set[64];
+        snprintf(set, sizeof set, "method=%s", bk_methods[i].name);
+        ck_assert_msg(parse_set("model: x\n", set) == BK_OK, "%s", err.msg);
+        snprintf(choices + strlen(choices), sizeof choices - strlen(choices), "%s%s", i ? "|" : "", bk_methods[i].name);
+    }
+    ck_assert_str_eq(bk_keys[bk_key_find("method")].choices, choices);
+}
+END_TEST
+
+START_TEST(help_names_every_key)
+{
+    char *text;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+    bk_run_config_help(f);
+    fclose(f);
+    for (int i = 0; i < bk_key_count; i++) ck_assert_msg(strstr(text, bk_keys[i].path) != NULL, "%s", bk_keys[i].path);
+    free(text);
+}
+END_TEST
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+int main(void)
+{
+    Suite *s = suite_create("schema");
+    TCase *t = tcase_create("schema");
+    tcase_add_checked_fixture(t, setup, NULL);
+    tcase_add_loop_test(t, bad_config_names_place_and_fault, 0, COUNT(bad));
+    tcase_add_test(t, bom_and_crlf_are_fine);
+    tcase_add_test(t, nul_byte_is_an_error);
+    tcase_add_test(t, line_of_ten_megabytes_is_an_error);
+    tcase_add_test(t, endless_nesting_is_an_error);
+    tcase_add_test(t, defaults_are_those_of_the_table);
+    tcase_add_test(t, lists_maps_and_words_arrive);
+    tcase_add_test(t, quant_section_overrides_the_scheme_in_any_order);
+    tcase_add_test(t, config_overrides_the_method);
+    tcase_add_test(t, method_on_the_command_line_overrides_the_config);
+    tcase_add_test(t, scheme_on_the_command_line_overrides_a_resolved_config);
+    tcase_add_test(t, what_a_later_layer_overrides_must_still_be_right);
+    tcase_add_test(t, weight_only_scheme_leaves_online_rotations_out);
+    tcase_add_test(t, environment_goes_before_the_config_and_set_before_both);
+    tcase_add_loop_test(t, bad_set_names_itself, 0, COUNT(bad_set));
+    tcase_add_test(t, set_takes_text_as_typed);
+    tcase_add_loop_test(t, written_config_reads_back_the_same, 0, COUNT(round_trips));
+    tcase_add_test(t, difference_names_the_first_key);
+    tcase_add_test(t, digest_holds_only_what_is_asked);
+    tcase_add_loop_test(t, keys_that_do_not_fit_each_other_are_refused, 0, COUNT(unfit));
+    tcase_add_test(t, files_of_a_run_are_those_it_reads);
+    tcase_add_test(t, file_that_is_not_there_is_named_with_its_place);
+    tcase_add_test(t, absent_config_is_an_input_error);
+    tcase_add_test(t, every_config_of_the_project_loads);
+    tcase_add_test(t, every_method_is_a_choice_and_sets_known_keys);
+    tcase_add_test(t, help_names_every_key);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
