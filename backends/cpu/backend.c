@@ -1,0 +1,71 @@
+/* The cpu backend: its memory, its table of kernels, and how much scratch each of them needs. */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "autograd/backend.h"
+#include "backends/cpu/cpu.h"
+
+/* Large arrays get huge pages: a training step walks over hundreds of megabytes, and page faults and TLB misses would show. */
+static bk_status cpu_alloc(size_t bytes, void **out) {
+    enum { HUGE = 2 << 20 };
+    if (bytes > SIZE_MAX - HUGE) return BK_ENOMEM;
+    bool huge = bytes >= HUGE;
+    size_t align = huge ? HUGE : 64, size = (bytes + align - 1) / align * align;
+    void *p = aligned_alloc(align, size ? size : align);
+    if (!p) return BK_ENOMEM;
+    if (huge) (void)madvise(p, size, MADV_HUGEPAGE); /* a wish: without it everything works */
+    memset(p, 0, size);
+    *out = p;
+    return BK_OK;
+}
+
+static void cpu_release(void *p, size_t bytes) {
+    (void)bytes;
+    free(p);
+}
+
+static bk_status cpu_copy(void *dst, const void *src, size_t bytes) {
+    if (bytes) memcpy(dst, src, bytes);
+    return BK_OK;
+}
+
+static size_t cpu_work(bk_slot slot, const void *args) {
+    switch (slot) {
+    case BK_SLOT_bias_bwd: return bk_cpu_bias_bwd_work(args);
+    case BK_SLOT_rmsnorm_bwd: return bk_cpu_rmsnorm_bwd_work(args);
+    case BK_SLOT_attention_fwd: return bk_cpu_attention_fwd_work(args);
+    case BK_SLOT_attention_bwd: return bk_cpu_attention_bwd_work(args);
+    case BK_SLOT_score_err: return bk_cpu_score_err_work(args);
+    case BK_SLOT_hadamard: return bk_cpu_hadamard_work(args);
+    case BK_SLOT_loss_fwd: return bk_cpu_loss_fwd_work(args);
+    case BK_SLOT_loss_bwd: return bk_cpu_loss_bwd_work(args);
+    case BK_SLOT_fakequant_bwd: return bk_cpu_fakequant_bwd_work(args);
+    case BK_SLOT_dynquant_bwd: return bk_cpu_dynquant_bwd_work(args);
+    case BK_SLOT_minmax: return bk_cpu_minmax_work(args);
+    case BK_SLOT_sqerr: return bk_cpu_sqerr_work(args);
+    case BK_SLOT_floor: return bk_cpu_floor_work(args);
+    case BK_SLOT_sumsq: return bk_cpu_sumsq_work(args);
+    case BK_SLOT_finite: return bk_cpu_finite_work(args);
+    default: return 0;
+    }
+}
+
+const bk_backend *bk_backend_cpu(void) {
+    static const bk_backend cpu = {
+        .name = "cpu",
+        .dtype = BK_F32,
+        .host_memory = true,
+        .alloc = cpu_alloc,
+        .release = cpu_release,
+        .upload = cpu_copy,
+        .download = cpu_copy,
+        .copy = cpu_copy,
+        .work = cpu_work,
+        .k = {
+#define BK_SLOT(name, args) .name = bk_cpu_##name,
+            BK_SLOTS(BK_SLOT)
+#undef BK_SLOT
+        },
+    };
+    return &cpu;
+}

@@ -1,0 +1,65 @@
+/* The fake-quantization formulas of one element and of one (row, group), in f32; see backends/kernels.h and spec decisions 1, 3, 5, 22.
+ *
+ * A value's position on the grid is v; its rounded position n = rne(v) lies in the mask if lo <= n <= hi; its code without the zero point
+ * is q = clamp(n, lo, hi), and its reconstruction q s. */
+#ifndef BK_SCALAR_QUANT_H
+#define BK_SCALAR_QUANT_H
+
+#include "backends/scalar/math.h"
+
+/* q = clamp(rne(v), lo, hi) */
+BK_SCALAR float bk_quant_level(float v, float lo, float hi) { return bk_clamp(bk_rne(v), lo, hi); }
+
+/* inclusive: the rounded position at equality passes the gradient */
+BK_SCALAR int bk_quant_inside(float v, float lo, float hi) {
+    float n = bk_rne(v);
+    return (n >= lo) & (n <= hi);
+}
+
+/* d(q s)/ds with straight-through rounding: q - v inside, q outside */
+BK_SCALAR float bk_quant_dstep(float v, float lo, float hi) {
+    float q = bk_quant_level(v, lo, hi);
+    return bk_quant_inside(v, lo, hi) ? q - v : q;
+}
+
+/* Grid of one (row, group) of a dynamic quantizer. v = x / div (times mul if symmetric); y = clamp(rne(v), lo, hi) step; code = q + zero.
+ * dmax, dmin: derivative of the step after the largest (magnitude) and smallest value; dgamma, dbeta: after the factors. */
+typedef struct bk_quant_grid {
+    float div, mul, step, zero, lo, hi;
+    float dmax, dmin, dgamma, dbeta;
+    int straight; /* a range too small to quantize: y = x */
+} bk_quant_grid;
+
+BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, int qmax) {
+    bk_quant_grid g = {0};
+    float levels = (float)(qmax - qmin);
+    int some = amax > 0.0f;
+    g.div = some ? amax : 1.0f;
+    g.mul = levels / (2.0f * gamma);
+    g.step = some ? 2.0f * gamma * amax / levels : 1.0f;
+    g.lo = (float)qmin;
+    g.hi = (float)qmax;
+    g.dmax = 2.0f * gamma / levels;
+    g.dgamma = 2.0f * amax / levels;
+    return g;
+}
+
+BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, float beta, int qmax) {
+    bk_quant_grid g = {0};
+    float levels = (float)qmax, amax = bk_max(__builtin_fabsf(max), __builtin_fabsf(min)), range = max - min;
+    g.straight = range < 1e-5f * amax || range == 0.0f;
+    if (gamma * max - beta * min <= 0.0f) gamma = beta = 1.0f;
+    g.step = g.straight ? (amax > 0.0f ? amax : 1.0f) : (gamma * max - beta * min) / levels;
+    g.zero = -bk_rne((g.straight ? min : beta * min) / g.step);
+    g.div = g.step;
+    g.mul = 1.0f;
+    g.lo = -g.zero;
+    g.hi = levels - g.zero;
+    g.dmax = gamma / levels;
+    g.dmin = -beta / levels;
+    g.dgamma = max / levels;
+    g.dbeta = -min / levels;
+    return g;
+}
+
+#endif
