@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which norm a linear's input comes from matters to nobody here; which site it reads does. */
 static const bk_site_id input_site[BK_W_COUNT] = {
     [BK_W_Q] = BK_SITE_ATTN_IN, [BK_W_K] = BK_SITE_ATTN_IN, [BK_W_V] = BK_SITE_ATTN_IN, [BK_W_O] = BK_SITE_O_IN,
     [BK_W_GATE] = BK_SITE_MLP_IN, [BK_W_UP] = BK_SITE_MLP_IN, [BK_W_DOWN] = BK_SITE_DOWN_IN,
@@ -16,7 +15,7 @@ bk_site_id bk_linear_input(bk_linear_id id)
     return input_site[id];
 }
 
-static int64_t site_width(const bk_config *c, bk_site_id site)
+int64_t bk_site_width(const bk_config *c, bk_site_id site)
 {
     switch (site) {
     case BK_SITE_O_IN:
@@ -27,11 +26,6 @@ static int64_t site_width(const bk_config *c, bk_site_id site)
     case BK_SITE_DOWN_RAW: return c->inter;
     default: return c->hidden;
     }
-}
-
-int64_t bk_site_width(const bk_config *c, bk_site_id site)
-{
-    return site_width(c, site);
 }
 
 bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t positions, bk_tensor **out, bk_error *err)
@@ -68,8 +62,7 @@ static bk_status make_weights(bk_block *b, const bk_block_quant *quant, bk_error
         bk_linear_shape(&b->cfg, i, &dim[0], &dim[1]);
         snprintf(name, sizeof name, "w_%s", bk_linear_name[i]);
         if (!(b->w[i] = bk_params_add(b->params, name, BK_GROUP_WEIGHT, false, 2, dim))) return err->code;
-        bool biased = i <= BK_W_V ? b->cfg.qkv_bias : i == BK_W_O ? b->cfg.o_bias : b->cfg.mlp_bias;
-        if (biased) BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, dim, "bias", &b->b[i], err));
+        if (bk_config_has_bias(&b->cfg, i)) BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, dim, "bias", &b->b[i], err));
         if (!quant) continue;
         bk_qshape shape = {.rows = dim[0], .cols = dim[1], .name = bk_linear_name[i]};
         BK_TRY(bk_qinst_setup(&b->wq[i], &quant->weight, &shape, err));
@@ -83,7 +76,7 @@ static bk_status make_sites(bk_block *b, const bk_block_quant *quant, bk_error *
     for (int i = 0; quant && i < BK_SITE_COUNT; i++) {
         if (!bk_site_quantized[i]) continue;
         bool cache = i == BK_SITE_KEY || i == BK_SITE_VALUE;
-        bk_qshape shape = {.cols = site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
+        bk_qshape shape = {.cols = bk_site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
         const bk_qspec *spec = i == BK_SITE_KEY ? &quant->key : i == BK_SITE_VALUE ? &quant->value : &quant->activation;
         BK_TRY(bk_qinst_setup(&b->site[i], spec, &shape, err));
         if (b->site[i].q) BK_TRY(b->site[i].q->params(b->site[i].state.bytes, b->params, bk_site_name[i]));

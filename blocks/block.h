@@ -14,6 +14,10 @@
 #include "quant/hadamard.h"
 #include "quant/quantizer.h"
 
+/* The site that a linear reads, and the number of values per token at a site. */
+bk_site_id bk_linear_input(bk_linear_id id);
+int64_t bk_site_width(const bk_config *c, bk_site_id site);
+
 /* How a block is quantized; bits 16 anywhere = not. */
 typedef struct bk_block_quant {
     bk_qspec weight, activation, key, value;

@@ -1,0 +1,222 @@
+#include "blocks/pass.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define HEAD_TOKENS 256 /* positions per chunk of logits */
+
+static bk_status watch_step(const bk_watch *w, int64_t done, int64_t total, bk_error *err)
+{
+    return w && w->step ? w->step(w->user, done, total, err) : BK_OK;
+}
+
+bk_status bk_embed_stream(const bk_source *src, const int32_t *ids, bk_stream *out, bk_error *err)
+{
+    int64_t t = bk_stream_tokens(out), c = bk_stream_width(out);
+    float *row = malloc((size_t)(t * c) * sizeof *row);
+    if (!row) return bk_fail(err, BK_ENOMEM, "no memory for the embeddings of one sample");
+    bk_status st = BK_OK;
+    for (int64_t i = 0; !st && i < bk_stream_samples(out); i++) {
+        st = bk_source_embed(src, ids + i * t, t, row, err);
+        if (!st) st = bk_stream_write(out, i, 1, row, err);
+    }
+    free(row);
+    return st;
+}
+
+int64_t bk_pass_batch(int64_t samples, int64_t tokens)
+{
+    int64_t batch = BK_PASS_TOKENS / tokens;
+    batch = batch < 1 ? 1 : batch;
+    return batch < samples ? batch : samples;
+}
+
+bk_status bk_block_pass_measure(bk_ctx *ctx, bk_block *b, int64_t samples, int64_t tokens)
+{
+    bk_tap tap = b->tap;
+    b->tap = NULL;
+    bk_step_begin(ctx);
+    bk_tensor *x = bk_real_new(ctx, 3, (int64_t[]){bk_pass_batch(samples, tokens), tokens, b->cfg.hidden}, "x");
+    bk_block_forward(ctx, b, x);
+    b->tap = tap;
+    return bk_ctx_status(ctx);
+}
+
+static bk_status pass_batch(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, int64_t first, int64_t n, float *host, bk_error *err)
+{
+    int64_t t = bk_stream_tokens(in), c = bk_stream_width(in), count = n * t * c;
+    BK_TRY(bk_stream_read(in, first, n, host, err));
+    bk_step_begin(ctx);
+    bk_tensor *x = bk_real_new(ctx, 3, (int64_t[]){n, t, c}, "x");
+    BK_TRY(bk_ctx_status(ctx));
+    BK_TRY(bk_write(b->be, x, 0, host, count, err));
+    bk_tensor *y = bk_block_forward(ctx, b, x);
+    BK_TRY(bk_ctx_status(ctx));
+    if (!out) return BK_OK;
+    BK_TRY(bk_read(b->be, y, 0, host, count, err));
+    return bk_stream_write(out, first, n, host, err);
+}
+
+bk_status bk_block_pass(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, bk_error *err)
+{
+    int64_t samples = bk_stream_samples(in), batch = bk_pass_batch(samples, bk_stream_tokens(in));
+    float *host = malloc((size_t)(batch * bk_stream_tokens(in) * bk_stream_width(in)) * sizeof *host);
+    if (!host) return bk_fail(err, BK_ENOMEM, "no memory for a batch of hidden states");
+    bk_status st = BK_OK;
+    for (int64_t i = 0; !st && i < samples; i += batch)
+        st = pass_batch(ctx, b, in, out, i, samples - i < batch ? samples - i : batch, host, err);
+    free(host);
+    return st;
+}
+
+bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_stream *h, const bk_watch *watch, bk_error *err)
+{
+    for (int64_t l = 0; l < b->cfg.layers; l++) {
+        BK_TRY(watch_step(watch, l, b->cfg.layers, err));
+        BK_TRY(loader->load(loader->user, l, b, err));
+        if (bk_block_pass(ctx, b, h, h, err)) return bk_error_prefix(err, "block %lld", (long long)l);
+    }
+    return watch_step(watch, b->cfg.layers, b->cfg.layers, err);
+}
+
+/* The end of a model on a backend: gain of the last norm and the head. */
+typedef struct head {
+    const bk_backend *be;
+    const bk_config *cfg;
+    bk_tensor *norm, *w;
+} head;
+
+static void head_free(head *h)
+{
+    bk_tensor_destroy(h->be, h->norm);
+    bk_tensor_destroy(h->be, h->w);
+}
+
+static bk_status head_load(head *h, const bk_backend *be, const bk_source *src, bk_error *err)
+{
+    *h = (head){.be = be, .cfg = bk_source_config(src)};
+    int64_t c = h->cfg->hidden, v = h->cfg->vocab, rows = 1024;
+    BK_TRY(bk_tensor_create(be, be->dtype, 1, (int64_t[]){c}, "final norm", &h->norm, err));
+    BK_TRY(bk_tensor_create(be, be->dtype, 2, (int64_t[]){v, c}, "head", &h->w, err));
+    float *buf = malloc((size_t)(rows * c) * sizeof *buf);
+    if (!buf) return bk_fail(err, BK_ENOMEM, "no memory to read the head");
+    bk_source_final_norm(src, buf);
+    bk_status st = bk_write(be, h->norm, 0, buf, c, err);
+    for (int64_t r = 0; !st && r < v; r += rows) {
+        int64_t n = v - r < rows ? v - r : rows;
+        st = bk_source_head(src, r, n, buf, err);
+        if (!st) st = bk_write(be, h->w, r * c, buf, n * c, err);
+    }
+    free(buf);
+    return st;
+}
+
+static bk_tensor *head_logits(bk_ctx *ctx, const head *h, bk_tensor *x)
+{
+    return bk_linear(ctx, bk_rmsnorm(ctx, x, h->norm, h->cfg->eps), h->w, NULL);
+}
+
+/* nll of positions t .. t+n-1 of one sample, whose hidden states are host[T, C] */
+static bk_status score(bk_ctx *ctx, const head *h, const float *host, const int32_t *ids, int64_t n, double *sum, bk_error *err)
+{
+    bk_step_begin(ctx);
+    bk_tensor *x = bk_real_new(ctx, 2, (int64_t[]){n, h->cfg->hidden}, "h");
+    bk_tensor *target = bk_tensor_new(ctx, BK_I32, 1, &n, "targets");
+    if (!bk_ctx_status(ctx) && !bk_ctx_measuring(ctx)) {
+        BK_TRY(bk_write(h->be, x, 0, host, n * h->cfg->hidden, err));
+        BK_TRY(bk_write_i32(h->be, target, 0, ids, n, err));
+    }
+    bk_tensor *nll = bk_cross_entropy(ctx, head_logits(ctx, h, x), target);
+    BK_TRY(bk_ctx_status(ctx));
+    for (int64_t i = 0; !bk_ctx_measuring(ctx) && i < n; i++) {
+        double v;
+        BK_TRY(bk_read_f64(h->be, nll, i, &v, 1, err));
+        *sum += v;
+    }
+    return BK_OK;
+}
+
+static bk_status score_samples(bk_ctx *ctx, const head *h, const bk_stream *s, const int32_t *ids, double *nll, float *host, bk_error *err)
+{
+    int64_t t = bk_stream_tokens(s), c = bk_stream_width(s), scored = t - 1;
+    bk_ctx_record(ctx, false);
+    bk_ctx_measure(ctx);
+    BK_TRY(score(ctx, h, host, ids, scored < HEAD_TOKENS ? scored : HEAD_TOKENS, NULL, err));
+    BK_TRY(bk_ctx_commit(ctx));
+    for (int64_t i = 0; i < bk_stream_samples(s); i++) {
+        BK_TRY(bk_stream_read(s, i, 1, host, err));
+        nll[i] = 0;
+        for (int64_t p = 0; p < scored; p += HEAD_TOKENS) {
+            int64_t n = scored - p < HEAD_TOKENS ? scored - p : HEAD_TOKENS;
+            BK_TRY(score(ctx, h, host + p * c, ids + i * t + p + 1, n, &nll[i], err));
+        }
+    }
+    return BK_OK;
+}
+
+bk_status bk_nll(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const int32_t *ids, double *nll, bk_error *err)
+{
+    head h;
+    float *host = malloc((size_t)(bk_stream_tokens(s) * bk_stream_width(s)) * sizeof *host);
+    if (!host) return bk_fail(err, BK_ENOMEM, "no memory for one sample");
+    bk_status st = head_load(&h, bk_ctx_backend(ctx), src, err);
+    if (!st) st = score_samples(ctx, &h, s, ids, nll, host, err);
+    head_free(&h);
+    free(host);
+    return st;
+}
+
+static bk_status logits(bk_ctx *ctx, const head *h, const float *host, int64_t n, float *out, bk_error *err)
+{
+    int64_t c = h->cfg->hidden, v = h->cfg->vocab;
+    bk_step_begin(ctx);
+    bk_tensor *x = bk_real_new(ctx, 2, (int64_t[]){n, c}, "h");
+    if (!bk_ctx_status(ctx) && !bk_ctx_measuring(ctx)) BK_TRY(bk_write(h->be, x, 0, host, n * c, err));
+    bk_tensor *y = head_logits(ctx, h, x);
+    BK_TRY(bk_ctx_status(ctx));
+    return bk_ctx_measuring(ctx) ? BK_OK : bk_read(h->be, y, 0, out, n * v, err);
+}
+
+bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *host, int64_t n, float *out, bk_error *err)
+{
+    head h;
+    bk_status st = head_load(&h, bk_ctx_backend(ctx), src, err);
+    bk_ctx_record(ctx, false);
+    bk_ctx_measure(ctx);
+    if (!st) st = logits(ctx, &h, host, n, out, err);
+    if (!st) st = bk_ctx_commit(ctx);
+    if (!st) st = logits(ctx, &h, host, n, out, err);
+    head_free(&h);
+    return st;
+}
+
+static bk_status perplexity(bk_ctx *ctx, const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, bk_stream *h,
+                            double *nll, const bk_watch *watch, bk_error *err)
+{
+    BK_TRY(bk_embed_stream(src, ids, h, err));
+    bk_ctx_measure(ctx);
+    BK_TRY(bk_block_pass_measure(ctx, b, bk_stream_samples(h), bk_stream_tokens(h)));
+    BK_TRY(bk_ctx_commit(ctx));
+    BK_TRY(bk_model_pass(ctx, b, loader, h, watch, err));
+    return bk_nll(ctx, src, h, ids, nll, err);
+}
+
+bk_status bk_perplexity(const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, int64_t samples, int64_t tokens,
+                        const bk_watch *watch, bk_ppl *out, bk_error *err)
+{
+    if (samples < 1 || tokens < 2) return bk_fail(err, BK_EINVAL, "perplexity needs at least one window of two tokens");
+    bk_stream *h = NULL;
+    bk_ctx *ctx = bk_ctx_new(b->be, err);
+    double *nll = malloc((size_t)samples * sizeof *nll), sum = 0;
+    bk_status st = ctx && nll ? bk_stream_create(&h, samples, tokens, b->cfg.hidden, err) : bk_fail(err, BK_ENOMEM, "no memory");
+    if (!st) st = perplexity(ctx, src, b, loader, ids, h, nll, watch, err);
+    for (int64_t i = 0; !st && i < samples; i++) sum += nll[i];
+    out->tokens = samples * (tokens - 1);
+    out->nll = sum / (double)out->tokens;
+    out->ppl = exp(out->nll);
+    if (!st && !isfinite(out->nll)) st = bk_fail(err, BK_ENUMERIC, "the perplexity is not finite");
+    bk_stream_free(h);
+    bk_ctx_free(ctx);
+    free(nll);
+    return st;
+}
