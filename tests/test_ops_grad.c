@@ -30,16 +30,30 @@ static void check_case(const bk_op_case *c, bk_graph graph)
     ck_assert_msg(report.compared > 0, "%s, %s: nothing was compared", c->op, c->name);
 }
 
-/* Case number _i; a wide case is checked by the backend comparison and has a small sister here. */
+/* The i-th case that is small enough; returns NULL behind the last. Wide ones are for the backend comparison and have small sisters. */
+static const bk_op_case *small_case(int i)
+{
+    for (int k = 0; k < bk_op_case_count; k++)
+        if (!bk_op_cases[k].wide && i-- == 0) return &bk_op_cases[k];
+    return NULL;
+}
+
+static int small_cases(void)
+{
+    int n = 0;
+    while (small_case(n)) n++;
+    return n;
+}
+
 START_TEST(gradients_match)
 {
-    if (!bk_op_cases[_i].wide) check_case(&bk_op_cases[_i], bk_op_cases[_i].graph);
+    check_case(small_case(_i), small_case(_i)->graph);
 }
 END_TEST
 
 START_TEST(gradients_add_up_in_a_diamond)
 {
-    if (!bk_op_cases[_i].wide) check_case(&bk_op_cases[_i], diamond);
+    check_case(small_case(_i), diamond);
 }
 END_TEST
 
@@ -117,8 +131,8 @@ int main(void)
     Suite *s = suite_create("ops_grad");
     TCase *t = tcase_create("gradients");
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, gradients_match, 0, bk_op_case_count);
-    tcase_add_loop_test(t, gradients_add_up_in_a_diamond, 0, bk_op_case_count);
+    tcase_add_loop_test(t, gradients_match, 0, small_cases());
+    tcase_add_loop_test(t, gradients_add_up_in_a_diamond, 0, small_cases());
     tcase_add_loop_test(t, checker_refuses_wrong_gradient, 0, FAULTS);
     tcase_add_test(t, checker_refuses_nothing_to_compare);
     tcase_add_test(t, checker_refuses_floats);
