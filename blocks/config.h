@@ -6,13 +6,16 @@
 #include <stdint.h>
 
 #include "autograd/error.h"
+#include "blocks/names.h"
 #include "io/gguf.h"
 #include "io/json.h"
+
+#define BK_MAX_HEAD_DIM 4096
 
 typedef enum { BK_ROPE_PLAIN, BK_ROPE_LINEAR, BK_ROPE_LLAMA3 } bk_rope_kind;
 
 typedef struct bk_config {
-    char arch[16]; /* llama | mistral | qwen2 | qwen3 */
+    char arch[16]; /* llama | mistral | qwen2 | qwen3; the first also for Mistral in GGUF */
     int64_t hidden, inter, layers, heads, kv_heads, head_dim, vocab, max_positions;
     double eps; /* of every RMSNorm */
     double rope_theta;
@@ -23,15 +26,20 @@ typedef struct bk_config {
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
 } bk_config;
 
-/* Both refuse, naming key and value: another architecture, heads that do not divide, eps <= 0, sizes out of range, rope scalings that
- * brick does not compute (dynamic, yarn, longrope, partial rotary), mixture of experts. */
+/* Both refuse, naming file, key and value (BK_EFORMAT: absent, of another type or out of range; BK_EUNSUP: valid, but brick does not compute
+ * it): another architecture, heads that do not divide, eps <= 0, rope scalings other than linear and llama3, partial rotary, mixture of
+ * experts, layers that mix full and sliding attention, weights quantized by others. `path` is for messages. */
 bk_status bk_config_from_json(const bk_json *root, const char *path, bk_config *out, bk_error *err) BK_MUST_USE;
+/* The tensor rope_freqs.weight, in which GGUF files hide llama3 scaling, is turned back into its parameters. */
 bk_status bk_config_from_gguf(const bk_gguf *g, bk_config *out, bk_error *err) BK_MUST_USE;
-/* config.json content that bk_config_from_json reads back to the same config (for exports and synthetic models). */
+/* config.json content that bk_config_from_json reads back to the same config (for exports and synthetic models). Where a Hugging Face model
+ * cannot say it (an o bias that does not go with the q, k and v biases) the key attention_out_bias is added. NULL when memory is out. */
 bk_json *bk_config_to_json(const bk_config *c);
-/* f_i = theta^(-2i/d), scaled; out has head_dim / 2 values. */
+/* f_i = theta^(-2i/d), scaled; out has head_dim / 2 values. Linear: f_i / factor. llama3: f_i for waves (2 pi / f_i) shorter than
+ * original_positions / high_freq, f_i / factor for those longer than original_positions / low_freq, a blend between. */
 void bk_config_inv_freq(const bk_config *c, double *out);
-/* Weights of one block, in numbers; and the useful FLOPs per token of one forward pass through a block's linears. */
+/* Out and in of a linear; weights of all linears of a block. */
+void bk_linear_shape(const bk_config *c, bk_linear_id id, int64_t *out, int64_t *in);
 int64_t bk_config_block_weights(const bk_config *c);
 
 #endif

@@ -275,7 +275,7 @@ static bk_status read_header(bk_gguf *g, cursor *c, bk_error *err)
     uint32_t version;
     uint64_t tensors, keys;
     if (c->f->size >= 4) BK_TRY(get(c, magic, 4, err));
-    if (memcmp(magic, "GGUF", 4) != 0) return bk_fail(err, BK_EFORMAT, "%s: is no GGUF file", path);
+    if (memcmp(magic, "GGUF", 4) != 0) return bk_fail(err, BK_EFORMAT, "%s: is no GGUF file (a model is a GGUF file or a Hugging Face folder)", path);
     BK_TRY(get(c, &version, sizeof version, err));
     if (version != 0 && (version & 0xffff) == 0) return bk_fail(err, BK_EUNSUP, "%s: is a big-endian GGUF file, which brick does not read", path);
     if (version != 2 && version != 3)

@@ -340,7 +340,7 @@ static const struct {
     {"model: x\ndata: {training: {text: t}}\n", "data.evaluation.text"},
     {"model: x\n" TEXTS "quant: {weight: {granularity: group}}\n", "quant.weight.granularity"},
     {"model: x\n" TEXTS "quant: {weight: {group: 64}}\n", "quant.weight.group"},
-    {"model: x\n" TEXTS "quant: {weight: {granularity: head}}\n", "channel or group"},
+    {"model: x\n" TEXTS "quant: {weight: {granularity: head}}\n", "channel|group"},
     {"model: x\n" TEXTS "quant: {activation: {granularity: token}}\n", "quant.activation.granularity"},
     {"model: x\n" TEXTS "quant: {key: {clip: true}}\n", "quant.key.clip"},
     {"model: x\ndata: {training: {text: t, validation: 0}, evaluation: {text: e}}\n", "data.training.validation"},

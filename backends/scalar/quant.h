@@ -23,7 +23,8 @@ BK_SCALAR float bk_quant_dstep(float v, float lo, float hi) {
 }
 
 /* Grid of one (row, group) of a dynamic quantizer. v = x / div (times mul if symmetric); y = clamp(rne(v), lo, hi) step; code = q + zero.
- * dmax, dmin: derivative of the step after the largest (magnitude) and smallest value; dgamma, dbeta: after the factors. */
+ * dmax, dmin: derivative of the step after the largest (magnitude) and smallest value; dgamma, dbeta: after the factors, 0 where they
+ * leave no range and count as 1. */
 typedef struct bk_quant_grid {
     float div, mul, step, zero, lo, hi;
     float dmax, dmin, dgamma, dbeta;
@@ -33,14 +34,15 @@ typedef struct bk_quant_grid {
 BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, int qmax) {
     bk_quant_grid g = {0};
     float levels = (float)(qmax - qmin);
-    int some = amax > 0.0f;
+    int some = amax > 0.0f, learns = !(gamma <= 0.0f);
+    gamma = learns ? gamma : 1.0f;
     g.div = some ? amax : 1.0f;
     g.mul = levels / (2.0f * gamma);
     g.step = some ? 2.0f * gamma * amax / levels : 1.0f;
     g.lo = (float)qmin;
     g.hi = (float)qmax;
     g.dmax = 2.0f * gamma / levels;
-    g.dgamma = 2.0f * amax / levels;
+    g.dgamma = learns ? 2.0f * amax / levels : 0.0f;
     return g;
 }
 
@@ -48,7 +50,9 @@ BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, f
     bk_quant_grid g = {0};
     float levels = (float)qmax, amax = bk_max(__builtin_fabsf(max), __builtin_fabsf(min)), range = max - min;
     g.straight = range < 1e-5f * amax || range == 0.0f;
-    if (gamma * max - beta * min <= 0.0f) gamma = beta = 1.0f;
+    int learns = !(gamma * max - beta * min <= 0.0f);
+    gamma = learns ? gamma : 1.0f;
+    beta = learns ? beta : 1.0f;
     g.step = g.straight ? (amax > 0.0f ? amax : 1.0f) : (gamma * max - beta * min) / levels;
     g.zero = -bk_rne((g.straight ? min : beta * min) / g.step);
     g.div = g.step;
@@ -57,8 +61,8 @@ BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, f
     g.hi = levels - g.zero;
     g.dmax = gamma / levels;
     g.dmin = -beta / levels;
-    g.dgamma = max / levels;
-    g.dbeta = -min / levels;
+    g.dgamma = learns ? max / levels : 0.0f;
+    g.dbeta = learns ? -min / levels : 0.0f;
     return g;
 }
 
