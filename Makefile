@@ -97,7 +97,7 @@ run-tests: $(TESTRUN)
 demo:
 	@scripts/setup.sh build
 	@$(PARALLEL) all
-	@scripts/demo.sh $(BUILD)/brick
+	@exec scripts/demo.sh $(BUILD)/brick
 
 ## make test          all that is missing, then every test; BK_TEST=part-of-a-name picks programs, SAN=asan|ubsan|tsan, CC=clang
 test:

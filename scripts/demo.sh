@@ -17,11 +17,5 @@ fi
 [ ! -d "$out" ] || options+=(--resume)
 
 echo "demo: $brick run $config --out $out ${options[*]}" >&2
-status=0
-"$brick" run "$config" --out "$out" "${options[@]}" || status=$?
-case $status in
-0) echo "demo: results lie in $out; \`rm -r $out\` to start afresh" >&2 ;;
-130) echo "demo: stopped; \`make demo\` goes on from here" >&2 ;;
-*) [ ! -d "$out" ] || echo "demo: if $out belongs to another config or version, \`rm -r $out\` and run \`make demo\` again" >&2 ;;
-esac
-exit "$status"
+echo "demo: if it is stopped, \`make demo\` goes on from there; \`rm -r $out\` to start afresh" >&2
+exec "$brick" run "$config" --out "$out" "${options[@]}"
