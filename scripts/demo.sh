@@ -12,7 +12,12 @@ if ! { scripts/setup.sh model && scripts/model.sh; }; then
     out=runs/demo-synth
     options=(--set model=models/synth)
     echo "demo: the real model is not there; running on a small made one, whose figures say nothing about real models" >&2
-    [ -d models/synth ] || "$brick" synth --out models/synth
+    if [ ! -d models/synth ]; then
+        rm -rf models/synth.partial
+        mkdir -p models
+        "$brick" synth --out models/synth.partial
+        mv models/synth.partial models/synth
+    fi
 fi
 [ ! -d "$out" ] || options+=(--resume)
 
