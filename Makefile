@@ -31,7 +31,9 @@ LIBSRC  := $(sort $(foreach d,$(LIBDIRS),$(wildcard $(d)/*.c)))
 EXPSRC  := $(filter-out experiments/main.c,$(sort $(wildcard experiments/*.c)))
 LIBOBJ  := $(LIBSRC:%.c=$(BUILD)/obj/%.o)
 EXPOBJ  := $(EXPSRC:%.c=$(BUILD)/obj/%.o)
-HEADERS := brick.h $(wildcard backends/*.h backends/scalar/*.h $(foreach d,autograd ops io quant blocks,$(d)/*.h $(d)/*.def))
+# What is installed: headers that do not bring a library of one folder along.
+HEADERS  = brick.h $(shell grep -L '^.include <\(hdf5\|jansson\|pcre2\|utf8proc\|openssl\|cblas\|omp\)' \
+               $(wildcard backends/*.h backends/scalar/*.h $(foreach d,autograd ops io quant blocks,$(d)/*.h $(d)/*.def)))
 TESTSRC := $(sort $(wildcard tests/test_*.c))
 TESTAUX := $(filter-out $(TESTSRC),$(sort $(wildcard tests/*.c)))
 TESTBIN := $(TESTSRC:tests/%.c=$(BUILD)/tests/%)
@@ -95,7 +97,7 @@ run-tests: $(TESTRUN)
 demo:
 	@scripts/setup.sh build
 	@$(PARALLEL) all
-	@scripts/demo.sh $(BUILD)/brick
+	@exec scripts/demo.sh $(BUILD)/brick
 
 ## make test          all that is missing, then every test; BK_TEST=part-of-a-name picks programs, SAN=asan|ubsan|tsan, CC=clang
 test:

@@ -12,16 +12,15 @@ if ! { scripts/setup.sh model && scripts/model.sh; }; then
     out=runs/demo-synth
     options=(--set model=models/synth)
     echo "demo: the real model is not there; running on a small made one, whose figures say nothing about real models" >&2
-    [ -d models/synth ] || "$brick" synth --out models/synth
+    if [ ! -d models/synth ]; then
+        rm -rf models/synth.partial
+        mkdir -p models
+        "$brick" synth --out models/synth.partial
+        mv models/synth.partial models/synth
+    fi
 fi
 [ ! -d "$out" ] || options+=(--resume)
 
 echo "demo: $brick run $config --out $out ${options[*]}" >&2
-status=0
-"$brick" run "$config" --out "$out" "${options[@]}" || status=$?
-case $status in
-0) echo "demo: results lie in $out; \`rm -r $out\` to start afresh" >&2 ;;
-130) echo "demo: stopped; \`make demo\` goes on from here" >&2 ;;
-*) [ ! -d "$out" ] || echo "demo: if $out belongs to another config or version, \`rm -r $out\` and run \`make demo\` again" >&2 ;;
-esac
-exit "$status"
+echo "demo: if it is stopped, \`make demo\` goes on from there; \`rm -r $out\` to start afresh" >&2
+exec "$brick" run "$config" --out "$out" "${options[@]}"

@@ -26,11 +26,11 @@ BEGIN {
     may["experiments"] = " interface autograd ops io quant blocks experiments root "
     may["root"] = " interface autograd ops io quant blocks "
     # A library outside the core, and the files that may include its headers; tests may include any.
-    only["^(hdf5|hdf5_hl|H5[A-Za-z0-9]*)\\.h$"] = "^io/[^/]*\\.c$"
-    only["^jansson\\.h$"] = "^io/[^/]*\\.c$"
-    only["^pcre2\\.h$"] = "^io/[^/]*\\.c$"
-    only["^utf8proc\\.h$"] = "^io/[^/]*\\.c$"
-    only["^openssl/"] = "^io/[^/]*\\.c$"
+    only["^(hdf5|hdf5_hl|H5[A-Za-z0-9]*)\\.h$"] = "^io/"
+    only["^jansson\\.h$"] = "^io/"
+    only["^pcre2\\.h$"] = "^io/"
+    only["^utf8proc\\.h$"] = "^io/"
+    only["^openssl/"] = "^io/"
     only["^yaml\\.h$"] = "^experiments/schema[^/]*\\.c$"
     only["^(cblas|lapack|lapacke|openblas_config|f77blas|omp)\\.h$"] = "^backends/cpu/"
     only["^(cuda|cublas|cuda_runtime|cuda_fp16)"] = "^backends/cuda/"
@@ -43,11 +43,15 @@ FNR == 1 { mine = room(FILENAME) }
     sub(/[>"].*/, "", name)
     if (mine == "tests") next
     if ($0 ~ /include[ \t]*</) {
-        for (lib in only)
-            if (name ~ lib && FILENAME !~ only[lib]) bad("this header belongs to " (only[lib] == "^$" ? "tests/" : only[lib]))
+        for (lib in only) {
+            if (name !~ lib) continue
+            if (FILENAME !~ only[lib]) bad("this header belongs to " (only[lib] == "^$" ? "tests/" : only[lib]))
+            private[FILENAME] = name
+        }
         next
     }
     theirs = room(name)
+    if (theirs != mine) used[FILENAME ":" FNR] = name
     if ((getline unused < name) < 0) bad("there is no such file under the root")
     close(name)
     if (mine == "backend") {
@@ -62,4 +66,11 @@ FNR == 1 { mine = room(FILENAME) }
         bad(mine " may include only" may[mine])
     }
 }
-END { exit failed }'
+END { # a header that brings such a library along stays in its room
+    for (place in used)
+        if (used[place] in private) {
+            printf "%s: includes %s: it is private to its folder, since it includes %s\n", place, used[place], private[used[place]]
+            failed = 1
+        }
+    exit failed
+}'
