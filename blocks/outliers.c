@@ -1,0 +1,235 @@
+#include "blocks/outliers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+float bk_lower_median(const float *v, int64_t n, float *scratch)
+{
+    memcpy(scratch, v, (size_t)n * sizeof *v);
+    qsort(scratch, (size_t)n, sizeof *scratch, by_value);
+    return scratch[(n - 1) / 2];
+}
+
+static bk_status push(bk_outliers *o, const bk_outlier *x, bk_error *err)
+{
+    if (o->n == o->room) {
+        int64_t room = o->room ? 2 * o->room : 256;
+        bk_outlier *at = realloc(o->at, (size_t)room * sizeof *at);
+        if (!at) return bk_fail(err, BK_ENOMEM, "no memory for %lld outliers", (long long)room);
+        o->at = at;
+        o->room = room;
+    }
+    o->at[o->n++] = *x;
+    return BK_OK;
+}
+
+bk_status bk_outliers_add(bk_outliers *o, int64_t block, int64_t sequence, const float *maxima, const int32_t *ids, int64_t tokens, double eta,
+                          float *scratch, bk_error *err)
+{
+    double median = (double)bk_lower_median(maxima, tokens, scratch);
+    for (int64_t t = 0; t < tokens; t++)
+        if ((double)maxima[t] / median > eta)
+            BK_TRY(push(o, &(bk_outlier){sequence, block, t, ids[t], maxima[t]}, err));
+    return BK_OK;
+}
+
+void bk_outliers_free(bk_outliers *o)
+{
+    free(o->at);
+    *o = (bk_outliers){0};
+}
+
+/* The published code visits sequences, then blocks, then tokens by falling magnitude. */
+static int by_visit(const void *a, const void *b)
+{
+    const bk_outlier *x = a, *y = b;
+    if (x->sequence != y->sequence) return x->sequence < y->sequence ? -1 : 1;
+    if (x->block != y->block) return x->block < y->block ? -1 : 1;
+    if (x->magnitude != y->magnitude) return x->magnitude > y->magnitude ? -1 : 1;
+    return (x->position > y->position) - (x->position < y->position);
+}
+
+static bk_status largest_mean_count(const bk_outliers *o, int64_t *out, bk_error *err)
+{
+    int64_t *count = calloc((size_t)(o->blocks ? o->blocks : 1), sizeof *count), most = 0;
+    if (!count) return bk_fail(err, BK_ENOMEM, "no memory to count outliers");
+    for (int64_t i = 0; i < o->n; i++) count[o->at[i].block]++;
+    for (int64_t b = 0; b < o->blocks; b++) most = count[b] > most ? count[b] : most;
+    free(count);
+    *out = (most + o->sequences - 1) / o->sequences;
+    return BK_OK;
+}
+
+/* Counts of distinct ids in order of first visit. */
+static bk_status count_ids(const bk_outliers *o, bk_prefix_choice *c, bk_error *err)
+{
+    c->ranked_ids = malloc((size_t)(o->n + 1) * sizeof *c->ranked_ids);
+    c->ranked_counts = malloc((size_t)(o->n + 1) * sizeof *c->ranked_counts);
+    if (!c->ranked_ids || !c->ranked_counts) return bk_fail(err, BK_ENOMEM, "no memory to rank outliers");
+    for (int64_t i = 0; i < o->n; i++) {
+        int64_t k = 0;
+        if (o->at[i].position == 0) continue;
+        while (k < c->n_ranked && c->ranked_ids[k] != o->at[i].id) k++;
+        if (k == c->n_ranked) {
+            c->ranked_ids[k] = o->at[i].id;
+            c->ranked_counts[k] = 0;
+            c->n_ranked++;
+        }
+        c->ranked_counts[k]++;
+    }
+    return BK_OK;
+}
+
+/* Insertion sort: stable, so equal counts keep the order of their first visit. */
+static void sort_by_count(bk_prefix_choice *c)
+{
+    for (int64_t i = 1; i < c->n_ranked; i++) {
+        int32_t id = c->ranked_ids[i];
+        int64_t count = c->ranked_counts[i], k = i;
+        for (; k > 0 && c->ranked_counts[k - 1] < count; k--) {
+            c->ranked_ids[k] = c->ranked_ids[k - 1];
+            c->ranked_counts[k] = c->ranked_counts[k - 1];
+        }
+        c->ranked_ids[k] = id;
+        c->ranked_counts[k] = count;
+    }
+}
+
+bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk_prefix_choice *c, bk_error *err)
+{
+    *c = (bk_prefix_choice){0};
+    if (o->sequences < 1) return bk_fail(err, BK_EINVAL, "no sequence was looked at for outliers");
+    qsort(o->at, (size_t)o->n, sizeof *o->at, by_visit);
+    BK_TRY(largest_mean_count(o, &c->o_raw, err));
+    BK_TRY(count_ids(o, c, err));
+    sort_by_count(c);
+    c->o = c->o_raw;
+    int64_t usable = c->n_ranked;
+    if (c->n_ranked == 1 && (double)c->ranked_counts[0] < rare_fraction * (double)o->sequences) {
+        c->dropped_rare = true;
+        c->o--;
+        usable = 0;
+    }
+    int64_t n = c->o < usable ? c->o : usable;
+    if (n > BK_PREFIX_MAX - 1) return bk_fail(err, BK_EINVAL, "%lld outlier tokens per sequence; raise prefix.threshold", (long long)n);
+    for (int64_t i = 0; i < n; i++) c->ids[c->n++] = c->ranked_ids[i];
+    if (bos >= 0) c->ids[c->n++] = (int32_t)bos;
+    return BK_OK;
+}
+
+void bk_prefix_choice_free(bk_prefix_choice *c)
+{
+    free(c->ranked_ids);
+    free(c->ranked_counts);
+    *c = (bk_prefix_choice){0};
+}
+
+/* --- maxima of tokens --- */
+
+bk_status bk_maxima_create(bk_maxima *m, unsigned sites, int64_t samples, int64_t tokens, bk_error *err)
+{
+    *m = (bk_maxima){.samples = samples, .tokens = tokens, .err = err};
+    for (int i = 0; i < BK_SITE_COUNT; i++)
+        if ((sites >> i & 1) && !(m->at[i] = malloc((size_t)(samples * tokens) * sizeof(float))))
+            return bk_fail(err, BK_ENOMEM, "no memory for the maxima of %lld tokens", (long long)(samples * tokens));
+    return BK_OK;
+}
+
+void bk_maxima_free(bk_maxima *m)
+{
+    for (int i = 0; i < BK_SITE_COUNT; i++) free(m->at[i]);
+    *m = (bk_maxima){0};
+}
+
+void bk_maxima_begin_block(bk_maxima *m)
+{
+    memset(m->seen, 0, sizeof m->seen);
+}
+
+void bk_maxima_tap(bk_ctx *ctx, void *maxima, bk_site_id site, const bk_tensor *x)
+{
+    bk_maxima *m = maxima;
+    if (!m->at[site]) return;
+    int64_t rows = bk_rows(x);
+    bk_tensor *out = bk_real_new(ctx, 1, &rows, "maxima");
+    if (!out) return;
+    if (bk_k_absmax(ctx, &(bk_absmax_args){.rows = rows, .cols = bk_last_dim(x), .x = x->data, .out = out->data})) return;
+    if (bk_ctx_measuring(ctx)) return;
+    if (m->seen[site] + rows > m->samples * m->tokens) {
+        bk_fail(m->err, BK_EINVAL, "more tokens at %s than announced", bk_site_name[site]);
+        return;
+    }
+    if (bk_read(bk_ctx_backend(ctx), out, 0, m->at[site] + m->seen[site], rows, m->err)) return;
+    m->seen[site] += rows;
+}
+
+/* --- detection --- */
+
+typedef struct detection {
+    const bk_source *src;
+    const int32_t *ids;
+    double eta;
+    bk_maxima maxima;
+    float *scratch;
+    bk_block_weights weights;
+    bk_stream *h;
+    bk_block *b;
+    bk_ctx *ctx;
+} detection;
+
+static bk_status detect_block(detection *d, int64_t layer, bk_outliers *out, bk_error *err)
+{
+    BK_TRY(bk_source_block(d->src, layer, &d->weights, err));
+    BK_TRY(bk_block_load(d->b, &d->weights, err));
+    bk_maxima_begin_block(&d->maxima);
+    BK_TRY(bk_block_pass(d->ctx, d->b, d->h, d->h, err));
+    BK_TRY(err->code);
+    int64_t t = d->maxima.tokens;
+    for (int64_t i = 0; i < d->maxima.samples; i++)
+        BK_TRY(bk_outliers_add(out, layer, i, d->maxima.at[BK_SITE_DOWN_RAW] + i * t, d->ids + i * t, t, d->eta, d->scratch, err));
+    return BK_OK;
+}
+
+static bk_status detect(detection *d, const bk_backend *be, int64_t samples, int64_t tokens, const bk_watch *watch, bk_outliers *out, bk_error *err)
+{
+    const bk_config *cfg = bk_source_config(d->src);
+    bk_block_options opt = {.r3 = bk_source_r3(d->src), .r4 = bk_source_r4(d->src), .tokens = tokens};
+    BK_TRY(bk_maxima_create(&d->maxima, 1u << BK_SITE_DOWN_RAW, samples, tokens, err));
+    if (!(d->scratch = malloc((size_t)tokens * sizeof *d->scratch))) return bk_fail(err, BK_ENOMEM, "no memory");
+    BK_TRY(bk_weights_alloc(cfg, &d->weights, err));
+    BK_TRY(bk_block_create(&d->b, be, cfg, &opt, err));
+    BK_TRY(bk_stream_create(&d->h, samples, tokens, cfg->hidden, err));
+    BK_TRY(bk_embed_stream(d->src, d->ids, d->h, err));
+    if (!(d->ctx = bk_ctx_new(be, err))) return BK_ENOMEM;
+    d->b->tap = bk_maxima_tap;
+    d->b->tap_user = &d->maxima;
+    bk_ctx_measure(d->ctx);
+    BK_TRY(bk_block_pass_measure(d->ctx, d->b, samples, tokens));
+    BK_TRY(bk_ctx_commit(d->ctx));
+    for (int64_t l = 0; l < cfg->layers; l++) {
+        if (watch && watch->step) BK_TRY(watch->step(watch->user, l, cfg->layers, err));
+        if (detect_block(d, l, out, err)) return bk_error_prefix(err, "detection, block %lld", (long long)l);
+    }
+    return watch && watch->step ? watch->step(watch->user, cfg->layers, cfg->layers, err) : BK_OK;
+}
+
+bk_status bk_outliers_detect(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t samples, int64_t tokens, double eta,
+                             const bk_watch *watch, bk_outliers *out, bk_error *err)
+{
+    *out = (bk_outliers){.sequences = samples, .blocks = bk_source_config(src)->layers};
+    detection d = {.src = src, .ids = ids, .eta = eta};
+    bk_status st = detect(&d, be, samples, tokens, watch, out, err);
+    bk_maxima_free(&d.maxima);
+    free(d.scratch);
+    bk_weights_free(&d.weights);
+    bk_block_free(d.b);
+    bk_stream_free(d.h);
+    bk_ctx_free(d.ctx);
+    return st;
+}
