@@ -175,8 +175,8 @@ bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_er
 
 void bk_block_quantize(bk_block *b, bool weights, bool sites)
 {
-    for (int i = 0; i < BK_W_COUNT; i++) b->wq[i].on = weights;
-    for (int i = 0; i < BK_SITE_COUNT; i++) b->site[i].on = sites;
+    for (int i = 0; i < BK_W_COUNT; i++) b->wq[i].on = weights && !(b->skip_weights >> i & 1);
+    for (int i = 0; i < BK_SITE_COUNT; i++) b->site[i].on = sites && !(b->skip_sites >> i & 1);
 }
 
 /* --- the graph --- */

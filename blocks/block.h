@@ -46,6 +46,7 @@ typedef struct bk_block {
     bk_tensor *r3_h, *r4_h;          /* base matrices, NULL if of order 1 */
     int64_t prefix_len;
     bk_tensor *prefix_k, *prefix_v;  /* [Hkv, P, d], constant; NULL if P = 0 */
+    unsigned skip_sites, skip_weights; /* bits: what stays in full precision in the present layer (quant.skip) */
     bk_tap tap;
     void *tap_user;
 } bk_block;
@@ -67,7 +68,7 @@ size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block
 bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err) BK_MUST_USE;
 /* k, v: [Hkv, P, d] */
 bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_error *err) BK_MUST_USE;
-/* Switches all quantizers on or off (hardened weights stay off). */
+/* Switches all quantizers on or off; those that the present layer skips stay off. */
 void bk_block_quantize(bk_block *b, bool weights, bool sites);
 
 /* x [B, T, hidden] -> [B, T, hidden]; token t stands at position prefix_len + t. */

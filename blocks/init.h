@@ -1,0 +1,18 @@
+/* Initialisation of a block's quantizers: ranges measured on calibration samples, then the grid search of decision 7, every quantizer in isolation
+ * (the rest of the block in full precision). Objectives: weights - the layer's output, through the Gram matrix of its inputs; static and dynamic
+ * activations and dynamic values - the block's output, replayed from the site; static values - their own error; static keys - attention scores. */
+#ifndef BK_INIT_H
+#define BK_INIT_H
+
+#include "blocks/block.h"
+#include "blocks/stream.h"
+
+typedef struct bk_init_options {
+    bool search;
+    bool ema; /* ranges as 0.99 moving average of per-channel maxima, as published, instead of the true maximum (decision 6) */
+} bk_init_options;
+
+/* x: inputs of the block [N, T, hidden]. The block's weights and prefix are loaded; afterwards all its quantizers are on and initialised. */
+bk_status bk_block_init(bk_ctx *ctx, bk_block *b, const bk_stream *x, const bk_init_options *opt, bk_error *err) BK_MUST_USE;
+
+#endif
