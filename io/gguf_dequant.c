@@ -116,12 +116,12 @@ static void from_q6_k(const unsigned char *s, float *y, int64_t n)
 static const bk_gguf_type types[] = {
     {0, "F32", 1, 4, from_f32},      {1, "F16", 1, 2, from_f16},      {30, "BF16", 1, 2, from_bf16},   {2, "Q4_0", 32, 18, from_q4_0},
     {3, "Q4_1", 32, 20, from_q4_1},  {6, "Q5_0", 32, 22, from_q5_0},  {7, "Q5_1", 32, 24, from_q5_1},  {8, "Q8_0", 32, 34, from_q8_0},
-    {12, "Q4_K", K, 144, from_q4_k}, {13, "Q5_K", K, 176, from_q5_k}, {14, "Q6_K", K, 210, from_q6_k}, {9, "Q8_1", 32, 36, NULL},
-    {10, "Q2_K", K, 84, NULL},       {11, "Q3_K", K, 110, NULL},      {15, "Q8_K", K, 292, NULL},      {16, "IQ2_XXS", K, 66, NULL},
-    {17, "IQ2_XS", K, 74, NULL},     {18, "IQ3_XXS", K, 98, NULL},    {19, "IQ1_S", K, 50, NULL},      {20, "IQ4_NL", 32, 18, NULL},
-    {21, "IQ3_S", K, 110, NULL},     {22, "IQ2_S", K, 82, NULL},      {23, "IQ4_XS", K, 136, NULL},    {29, "IQ1_M", K, 56, NULL},
-    {24, "I8", 1, 1, NULL},          {25, "I16", 1, 2, NULL},         {26, "I32", 1, 4, NULL},         {27, "I64", 1, 8, NULL},
-    {28, "F64", 1, 8, NULL},         {34, "TQ1_0", K, 54, NULL},      {35, "TQ2_0", K, 66, NULL},      {39, "MXFP4", 32, 17, NULL},
+    {12, "Q4_K", K, 144, from_q4_k}, {13, "Q5_K", K, 176, from_q5_k}, {14, "Q6_K", K, 210, from_q6_k}, {10, "Q2_K", K, 84, NULL},
+    {11, "Q3_K", K, 110, NULL},      {15, "Q8_K", K, 292, NULL},      {16, "IQ2_XXS", K, 66, NULL},    {17, "IQ2_XS", K, 74, NULL},
+    {18, "IQ3_XXS", K, 98, NULL},    {19, "IQ1_S", K, 50, NULL},      {20, "IQ4_NL", 32, 18, NULL},    {21, "IQ3_S", K, 110, NULL},
+    {22, "IQ2_S", K, 82, NULL},      {23, "IQ4_XS", K, 136, NULL},    {29, "IQ1_M", K, 56, NULL},      {24, "I8", 1, 1, NULL},
+    {25, "I16", 1, 2, NULL},         {26, "I32", 1, 4, NULL},         {27, "I64", 1, 8, NULL},         {28, "F64", 1, 8, NULL},
+    {34, "TQ1_0", K, 54, NULL},      {35, "TQ2_0", K, 66, NULL},      {39, "MXFP4", 32, 17, NULL},
 };
 
 const bk_gguf_type *bk_gguf_type_find(uint32_t id)
