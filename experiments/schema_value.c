@@ -200,7 +200,7 @@ static bk_status set_prefix(const target *t, const bk_node *v)
         BK_TRY(choice(t, v, word, &c->prefix.mode));
     } else {
         for (const bk_node *e = first(t->y, v); e; e = after(t->y, e)) {
-            int64_t id;
+            int64_t id = 0;
             if (n == BK_PREFIX_IDS) return FAIL(t, e, "%s: more than %d ids", t->key->path, BK_PREFIX_IDS);
             BK_TRY(whole(t, e, &id));
             c->prefix.ids[n++] = (int32_t)id;
