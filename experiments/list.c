@@ -4,10 +4,14 @@
 #include <string.h>
 
 #include "blocks/names.h"
+#include "blocks/transforms.h"
+#include "experiments/backends.h"
 #include "experiments/options.h"
 #include "experiments/scheme.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "ops/ops.h"
+#include "quant/quantizer.h"
 
 static void print_methods(FILE *to)
 {
@@ -36,6 +40,26 @@ static void print_sites(FILE *to)
         fprintf(to, "%-12s %-10s %s\n", bk_site_name[i], bk_site_quantized[i] ? "quantized" : "observed", bk_site_about[i]);
 }
 
+static void print_quantizers(FILE *to)
+{
+    for (int i = 0; i < bk_quantizer_count; i++) fprintf(to, "%-12s %s\n", bk_quantizers[i]->name, bk_quantizers[i]->about);
+}
+
+static void print_transforms(FILE *to)
+{
+    for (int i = 0; i < BK_TRANSFORM_COUNT; i++) fprintf(to, "%-12s %s\n", bk_transforms[i].name, bk_transforms[i].about);
+}
+
+static void print_ops(FILE *to)
+{
+    for (int i = 0; i < bk_op_count; i++) fprintf(to, "%-14s %s\n", bk_ops[i]->name, bk_ops[i]->formula);
+}
+
+static void print_backends(FILE *to)
+{
+    for (int i = 0; i < bk_backend_count; i++) fprintf(to, "%-12s %s\n", bk_backends[i].name, bk_backends[i].about);
+}
+
 static void print_models(FILE *to)
 {
     fputs("llama        Llama 1 to 3, SmolLM2, TinyLlama, Yi, DeepSeek-LLM\n"
@@ -49,6 +73,10 @@ static void print_models(FILE *to)
 const bk_list_topic bk_list_topics[] = {
     {"methods", "named sets of defaults", print_methods},
     {"schemes", "common scheme strings and what they mean", print_schemes},
+    {"quantizers", "how codes and steps are found", print_quantizers},
+    {"transforms", "what changes a model without changing its function", print_transforms},
+    {"ops", "differentiable operations", print_ops},
+    {"backends", "what computes", print_backends},
     {"sites", "places of a block that are quantized or observed", print_sites},
     {"models", "architectures and files that can be read", print_models},
 };

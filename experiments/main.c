@@ -24,7 +24,8 @@ static void help(FILE *to)
     fputs("usage: brick VERB [arguments]\n\nblock reconstruction of quantized Llama-style models\n\n", to);
     for (size_t i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].about);
     fputs("\nbrick VERB --help tells its options; brick --version the version.\n"
-          "Results go to stdout, progress and messages to stderr. Environment: BRICK_LOG, BRICK_CACHE, OMP_NUM_THREADS, NO_COLOR.\n"
+          "Results go to stdout, progress and messages to stderr.\n"
+          "Environment: BRICK_LOG, BRICK_CACHE, OMP_NUM_THREADS, NO_COLOR.\n"
           "Exit codes: 0 done, 2 usage or config, 3 input file, 4 numerics, 5 out of memory or disk, 130 interrupted.\n", to);
 }
 

@@ -66,7 +66,8 @@ static bk_status take_value(const bk_cli *cli, const bk_opt *o, const char *valu
     case BK_OPT_TEXT: *(const char **)o->to = value; return BK_OK;
     case BK_OPT_LIST: break;
     }
-    if (list->n == BK_OPT_LIST_MAX) return bk_fail(err, BK_EINVAL, "%s: %s more than %d times", cli->verb, o->name, BK_OPT_LIST_MAX);
+    if (list->n == BK_OPT_LIST_MAX)
+        return bk_fail(err, BK_EINVAL, "%s: %s more than %d times", cli->verb, o->name, BK_OPT_LIST_MAX);
     list->item[list->n++] = value;
     return BK_OK;
 }
@@ -128,14 +129,17 @@ bk_status bk_cli_parse(const bk_cli *cli, int argc, char **argv, bool *help, bk_
             value = arg[len] ? arg + len + 1 : NULL;
             if (o->type == BK_OPT_FLAG && value) return bk_fail(err, BK_EINVAL, "%s: %s takes no value", cli->verb, o->name);
             if (o->type != BK_OPT_FLAG && !value) {
-                if (i + 1 == argc) return bk_fail(err, BK_EINVAL, "%s: %s %s: the value is missing", cli->verb, o->name, o->metavar);
+                if (i + 1 == argc)
+                    return bk_fail(err, BK_EINVAL, "%s: %s %s: the value is missing", cli->verb, o->name, o->metavar);
                 value = argv[++i];
             }
         } else {
             o = nth_positional(cli, positionals++);
-            if (!o) return bk_fail(err, BK_EINVAL, "%s: one argument too many: '%.100s' (brick %s --help)", cli->verb, arg, cli->verb);
+            if (!o)
+                return bk_fail(err, BK_EINVAL, "%s: one argument too many: '%.100s' (brick %s --help)", cli->verb, arg, cli->verb);
         }
-        if (given[o - cli->opts] && o->type != BK_OPT_LIST) return bk_fail(err, BK_EINVAL, "%s: %s is given twice", cli->verb, o->name);
+        if (given[o - cli->opts] && o->type != BK_OPT_LIST)
+            return bk_fail(err, BK_EINVAL, "%s: %s is given twice", cli->verb, o->name);
         given[o - cli->opts] = true;
         BK_TRY(take_value(cli, o, value, err));
     }
@@ -168,7 +172,8 @@ void bk_cli_help(const bk_cli *cli, FILE *to)
     fprintf(to, "\n%s\n\n", cli->about);
     for (const bk_opt *o = cli->opts; o->name; o++) {
         char head[64];
-        snprintf(head, sizeof head, "%s%s%s", o->name, !positional(o) && o->metavar ? " " : "", !positional(o) && o->metavar ? o->metavar : "");
+        const char *metavar = !positional(o) && o->metavar ? o->metavar : "";
+        snprintf(head, sizeof head, "%s%s%s", o->name, *metavar ? " " : "", metavar);
         fprintf(to, "  %-22s %s", head, o->about);
         if (o->initial && *o->initial) fprintf(to, " (default %s)", o->initial);
         if (o->initial && !*o->initial) fputs(" (required)", to);

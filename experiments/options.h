@@ -39,7 +39,8 @@ typedef struct bk_cli {
 } bk_cli;
 
 /* Parses argv[1..]. --opt value and --opt=value; `--` ends options; -h and --help print the help to stdout and set *help (nothing is
- * checked then). BK_EINVAL: unknown option (with suggestion), a missing or bad value, an option given twice, a required one left out. */
+ * checked then). BK_EINVAL: unknown option (with suggestion), a missing or bad value, an option given twice, a required one
+ * left out. */
 bk_status bk_cli_parse(const bk_cli *cli, int argc, char **argv, bool *help, bk_error *err) BK_MUST_USE;
 void bk_cli_help(const bk_cli *cli, FILE *to);
 

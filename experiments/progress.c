@@ -55,7 +55,8 @@ static void draw(bk_progress *p, double t)
     char head[128], left[32] = "?", line[200];
     head_text(p, head, sizeof head);
     if (part > 0) time_text((t - p->began) * (1 - part) / part, left, sizeof left);
-    int n = snprintf(line, sizeof line, "%s %3.0f%% %lld/%lld, %s left", head, 100 * part, (long long)p->done, (long long)p->total, left);
+    int n = snprintf(line, sizeof line, "%s %3.0f%% %lld/%lld, %s left", head, 100 * part, (long long)p->done,
+                     (long long)p->total, left);
     if (!terminal) {
         bk_log(BK_LOG_INFO, "%s", line);
         return;

@@ -9,16 +9,16 @@
 #include <stdio.h>
 
 #include "autograd/error.h"
+#include "quant/quantizer.h"
 
 #define BK_PATH_SIZE 4096   /* of a path with its NUL */
-#define BK_WORD_SIZE 64     /* of a name, scheme or joining string with its NUL */
+#define BK_WORD_SIZE 64     /* of a scheme, site or joining string with its NUL */
+#define BK_NAME_SIZE 16     /* of a name from a list with its NUL */
 #define BK_PREFIX_IDS 256   /* token ids that a config can name as prefix */
 #define BK_SKIP_ENTRIES 512 /* entries of quant.skip */
 #define BK_KEY_LIMIT 128    /* keys of the table */
 
-typedef enum { BK_GRAIN_TENSOR, BK_GRAIN_CHANNEL, BK_GRAIN_TOKEN, BK_GRAIN_HEAD, BK_GRAIN_GROUP } bk_grain;
-typedef enum { BK_STEP_FULL, BK_STEP_RESTRICTED } bk_step_rule; /* decision 2 */
-typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy;        /* decision 9 */
+typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
 typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
 typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
@@ -27,17 +27,6 @@ typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
 typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL } bk_targets_kept;
 enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
-
-/* How one kind of tensor is quantized; bits 16 = not at all. */
-typedef struct bk_quant_config {
-    char quantizer[BK_WORD_SIZE]; /* affine | static | dynamic */
-    int64_t bits;                 /* 2 .. 8, or 16 */
-    bool symmetric;
-    int step;        /* bk_step_rule */
-    int granularity; /* bk_grain; dynamic: of what is shared inside one token */
-    int64_t group;   /* numbers per group, 0 unless granularity is group */
-    bool clip;       /* dynamic: learned clipping factors */
-} bk_quant_config;
 
 /* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first
  * windows, decision 18). evaluation.samples = the key `windows`, -1 = all. */
@@ -61,10 +50,10 @@ typedef struct bk_key_place {
 
 typedef struct bk_run_config {
     char model[BK_PATH_SIZE];
-    char method[BK_WORD_SIZE], scheme[BK_WORD_SIZE];
+    char method[BK_NAME_SIZE], scheme[BK_WORD_SIZE];
     int64_t seed;
     int64_t threads; /* 0 = all */
-    char backend[BK_WORD_SIZE];
+    char backend[BK_NAME_SIZE];
     bool strict;                  /* every fallback is an error (decision 15) */
     double equivalence_tolerance; /* of the logits, relative to their range (decision 12) */
     struct {
@@ -85,7 +74,7 @@ typedef struct bk_run_config {
         int bos; /* bk_prefix_bos */
     } prefix;
     struct {
-        bk_quant_config weight, activation, key, value;
+        bk_qspec weight, activation, key, value;
         int64_t n_skip;
         bk_skip_entry skip[BK_SKIP_ENTRIES];
     } quant;
@@ -117,10 +106,12 @@ typedef struct bk_run_config {
 
 typedef enum {
     BK_KEY_BOOL,   /* bool: true | false */
-    BK_KEY_INT,    /* int64_t in min..max, or one of the choices */
+    BK_KEY_EITHER, /* bool: the second of two choices */
+    BK_KEY_INT,    /* int64_t in min..max */
+    BK_KEY_BITS,   /* int: one of the choices, which are numbers in min..max */
     BK_KEY_REAL,   /* double in min..max */
     BK_KEY_ENUM,   /* int: index into choices */
-    BK_KEY_NAME,   /* char[BK_WORD_SIZE]: one of the choices */
+    BK_KEY_NAME,   /* char[BK_NAME_SIZE]: one of the choices */
     BK_KEY_WORD,   /* char[BK_WORD_SIZE]: any text */
     BK_KEY_PATH,   /* char[BK_PATH_SIZE] */
     BK_KEY_COUNT,  /* int64_t in min..max, or `all` = -1 */
@@ -143,13 +134,15 @@ extern const bk_key bk_keys[];
 extern const int bk_key_count;
 
 /* Reads a config file, then `--set key=value` strings over it, then checks what can be checked without opening other files
- * (bk_run_config_check). Order: default < method < scheme < file < OMP_NUM_THREADS (threads) < sets; a method or scheme named by a later
- * layer overrides what an earlier one says about the same keys. Paths stay as typed: relative to the working directory.
+ * (bk_run_config_check). Order: default < method < scheme < file < OMP_NUM_THREADS (threads) < sets; a method or scheme named by
+ * a later layer overrides what an earlier one says about the same keys. Paths stay as typed: relative to the working directory.
  * BK_EIO: the file cannot be read. BK_EINVAL: anything wrong in it, the message begins file:line:column or "--set key=value". */
-bk_status bk_run_config_load(const char *path, const char *const *sets, int n_sets, bk_run_config *out, bk_error *err) BK_MUST_USE;
-/* The same from memory and without the final check; text NULL = an empty config (defaults and sets only). `name` stands in messages. */
-bk_status bk_run_config_parse(const char *text, size_t len, const char *name, const char *const *sets, int n_sets, bk_run_config *out,
-                              bk_error *err) BK_MUST_USE;
+bk_status bk_run_config_load(const char *path, const char *const *sets, int n_sets, bk_run_config *out,
+                             bk_error *err) BK_MUST_USE;
+/* The same from memory and without the final check; text NULL = an empty config (defaults and sets only). `name` stands in
+ * messages. */
+bk_status bk_run_config_parse(const char *text, size_t len, const char *name, const char *const *sets, int n_sets,
+                              bk_run_config *out, bk_error *err) BK_MUST_USE;
 /* What must hold between keys: a model, texts for what will run, granularities that fit their quantizers, groups, betas ... */
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE;
 
@@ -169,7 +162,8 @@ char *bk_run_config_write(const bk_run_config *c) BK_MUST_USE;
 /* First key whose value differs, or NULL; its two values as written (cut to fit, each `size` bytes). */
 const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, const char *const *prefixes, char *in_a, char *in_b,
                                size_t size);
-/* "key: value\n" for every key taken, in table order: what the hash of a stage is made of. malloc'd. BK_EINVAL if a prefix names no key. */
+/* "key: value\n" for every key taken, in table order: what the hash of a stage is made of. malloc'd. BK_EINVAL if a prefix
+ * names no key. */
 bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefixes, char **text, bk_error *err) BK_MUST_USE;
 /* Every key with type, default and meaning. */
 void bk_run_config_help(FILE *to);

@@ -32,38 +32,33 @@ static bk_status refuse(const bk_run_config *c, bk_status code, const char *key,
     return bk_fail(err, code, "%s: %s: %s", place, key, message);
 }
 
-/* Whether the value of an enum key is among the words of a shorter list of choices. */
-static bool is_one_of(const char *key, int value, const char *choices)
+/* Asks the quantizer itself, with a shape that every size fits; what depends on the model's shapes shows when it is read. */
+static bk_status check_quant(const bk_run_config *c, const char *name, const bk_qspec *q, bk_error *err)
 {
-    bk_choices all, some;
-    bk_choices_of(bk_keys[bk_key_find(key)].choices, &all);
-    bk_choices_of(choices, &some);
-    return bk_choices_find(&some, all.word[value]) >= 0;
-}
-
-static bk_status check_quant(const bk_run_config *c, const char *name, const bk_quant_config *q, bk_error *err)
-{
-    bool cache = q == &c->quant.key || q == &c->quant.value, weight = q == &c->quant.weight;
-    bool dynamic = strcmp(q->quantizer, "dynamic") == 0, grouped = q->granularity == BK_GRAIN_GROUP;
-    char grain[64], group[64], clip[64], text[200];
+    char quantizer[64], grain[64], group[64], clip[64];
+    snprintf(quantizer, sizeof quantizer, "quant.%s.quantizer", name);
     snprintf(grain, sizeof grain, "quant.%s.granularity", name);
     snprintf(group, sizeof group, "quant.%s.group", name);
     snprintf(clip, sizeof clip, "quant.%s.clip", name);
+    bool weight = q == &c->quant.weight, cache = q == &c->quant.key || q == &c->quant.value;
+    bool grouped = q->granularity == BK_PER_GROUP;
     if (q->bits == 16) return BK_OK;
-    const char *choices = weight    ? "channel|group"
-                          : dynamic ? (cache ? "token|head|group" : "token|group")
-                                    : (cache ? "tensor|head" : "tensor");
-    if (!is_one_of(grain, q->granularity, choices)) {
-        snprintf(text, sizeof text, "the %s quantizer does not share steps in this way, it takes %s", q->quantizer, choices);
-        return refuse(c, BK_EINVAL, grain, err, text);
-    }
     if (grouped && q->group == 0) return refuse(c, BK_EINVAL, grain, err, "group needs a size: write group: 128 beside it");
     if (!grouped && q->group != 0) return refuse(c, BK_EINVAL, group, err, "a group size needs granularity: group");
-    if (q->clip && !dynamic) return refuse(c, BK_EINVAL, clip, err, "only dynamic quantizers have clipping factors");
+    int64_t cols = q->group ? q->group : 64;
+    bk_qshape shape = {.rows = weight ? 64 : 0, .cols = cols, .head_dim = cache ? cols : 0, .name = name};
+    bk_qinst made;
+    bk_error why = {0};
+    const bk_quantizer *kind = bk_quantizer_find(q->quantizer);
+    bool fits = kind && (weight ? kind->for_weights : kind->for_activations);
+    if (bk_qinst_setup(&made, q, &shape, &why)) return refuse(c, BK_EINVAL, fits ? grain : quantizer, err, why.msg);
+    if (q->clip && made.q->needs_range(made.state.bytes))
+        return refuse(c, BK_EINVAL, clip, err, "only dynamic ranges have clipping factors");
     return BK_OK;
 }
 
-static bool is_static(const bk_quant_config *q)
+/* Stored steps need the ranges of a calibration text. */
+static bool is_static(const bk_qspec *q)
 {
     return q->bits < 16 && strcmp(q->quantizer, "static") == 0;
 }
@@ -78,6 +73,12 @@ static bool uses_calibration(const bk_run_config *c)
 {
     return is_static(&c->quant.activation) || is_static(&c->quant.key) || is_static(&c->quant.value) || c->init.search ||
            c->init.from == BK_INIT_GPTQ || c->evaluate & BK_EVALUATE_ABLATION;
+}
+
+static bool uses_training(const bk_run_config *c)
+{
+    return c->train.epochs > 0 || (uses_detection(c) && !c->data.detection.text[0]) ||
+           (uses_calibration(c) && !c->data.calibration.text[0]);
 }
 
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set)
@@ -103,7 +104,8 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
     BK_TRY(check_quant(c, "value", &c->quant.value, err));
     if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)
-        return refuse(c, BK_EINVAL, "data.training.validation", err, "train.keep: best needs validation windows (or set train.keep: last)");
+        return refuse(c, BK_EINVAL, "data.training.validation", err,
+                      "train.keep: best needs validation windows (or set train.keep: last)");
     return BK_OK;
 }
 
@@ -116,7 +118,7 @@ bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const c
         {true, "model", c->model},
         {uses_detection(c), "data.detection.text", c->data.detection.text},
         {uses_calibration(c), "data.calibration.text", c->data.calibration.text},
-        {c->train.epochs > 0 || !c->data.detection.text[0] || !c->data.calibration.text[0], "data.training.text", c->data.training.text},
+        {uses_training(c), "data.training.text", c->data.training.text},
         {c->evaluate != 0, "data.evaluation.text", c->data.evaluation.text},
     };
     for (size_t k = 0; k < sizeof files / sizeof files[0]; k++) {

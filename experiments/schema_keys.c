@@ -1,33 +1,54 @@
 #include <string.h>
 
+#include "backends/kernels.h"
 #include "experiments/schema_priv.h"
+#include "io/store.h"
 
 #define AT(field) offsetof(bk_run_config, field)
 #define BITS "2|3|4|5|6|7|8|16"
 #define BIG 9007199254740991.0 /* 2^53 - 1: exact in every JSON reader */
 #define MILLION 1e6
 
+/* "|a|b|c" from the lists themselves. */
+static const char quantizers[] =
+#define BK_QUANTIZER(name) "|" #name
+#include "quant/quantizers.def"
+#undef BK_QUANTIZER
+    ;
+static const char backends[] =
+#define BK_BACKEND(name, constructor, about) "|" #name
+#include "experiments/backends.def"
+#undef BK_BACKEND
+    ;
+
 /* The keys of one way of quantizing. No default of their own: the scheme gives it. */
-#define QUANT(f, quantizers)                                                                                                  \
-    {"quant." #f ".quantizer", BK_KEY_NAME, AT(quant.f.quantizer), NULL, 0, 0, quantizers, "how steps are found"},           \
-    {"quant." #f ".bits", BK_KEY_INT, AT(quant.f.bits), NULL, 2, 16, BITS, "bits of a code; 16 = not quantized"},            \
+#define QUANT(f)                                                                                                  \
+    {"quant." #f ".quantizer", BK_KEY_NAME, AT(quant.f.quantizer), NULL, 0, 0, quantizers + 1, "how steps are found"},           \
+    {"quant." #f ".bits", BK_KEY_BITS, AT(quant.f.bits), NULL, 2, 16, BITS, "bits of a code; 16 = not quantized"},            \
     {"quant." #f ".symmetric", BK_KEY_BOOL, AT(quant.f.symmetric), NULL, 0, 0, NULL, "without a zero point"},                 \
-    {"quant." #f ".step", BK_KEY_ENUM, AT(quant.f.step), "full", 0, 0, "full|restricted",                                    \
+    {"quant." #f ".step", BK_KEY_EITHER, AT(quant.f.restricted), "full", 0, 0, "full|restricted",                                    \
      "symmetric step: 2 max / (2^bits - 1), or max / (2^(bits-1) - 1)"},                                                     \
     {"quant." #f ".granularity", BK_KEY_ENUM, AT(quant.f.granularity), NULL, 0, 0, GRAINS, "what shares a step"},            \
     {"quant." #f ".group", BK_KEY_INT, AT(quant.f.group), NULL, 0, MILLION, NULL, "numbers per group; 0 without groups"},    \
     {"quant." #f ".clip", BK_KEY_BOOL, AT(quant.f.clip), NULL, 0, 0, NULL, "dynamic: learned clipping factors"}
 
-/* In the order of bk_grain. */
+/* In the order of the enums. */
 #define GRAINS "tensor|channel|token|head|group"
+_Static_assert(BK_PER_TENSOR == 0 && BK_PER_GROUP == 4 && BK_GRANULARITY_COUNT == 5, "GRAINS");
+_Static_assert(BK_LOSS_MSE == 0 && BK_LOSS_COSINE == 4 && BK_LOSS_COUNT == 5, "train.loss");
+_Static_assert(BK_STORE_F16 == 0 && BK_STORE_F32 == 1, "store.dtype");
+_Static_assert(BK_OVERFLOW_WARN == 0 && BK_OVERFLOW_F32 == 1 && BK_OVERFLOW_ERROR == 2, "store.overflow");
+_Static_assert(sizeof(bk_granularity) == sizeof(int), "BK_KEY_ENUM writes an int");
+_Static_assert(sizeof((bk_qspec *)0)->quantizer == BK_NAME_SIZE, "BK_KEY_NAME");
 
 const bk_key bk_keys[] = {
     {"model", BK_KEY_PATH, AT(model), "", 0, 0, NULL, "GGUF file, Hugging Face folder, or model/ folder of a run"},
-    {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, "prefixquant|quarot|rtn", "a named set of defaults (brick list methods)"},
+    {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, "prefixquant|quarot|rtn",
+     "a named set of defaults (brick list methods)"},
     {"scheme", BK_KEY_WORD, AT(scheme), NULL, 0, 0, NULL, "W<b>A<b>[KV<b>]-static|dynamic[-asym] or W<b>A16[-g<G>] (brick list schemes)"},
     {"seed", BK_KEY_INT, AT(seed), "2", 0, BIG, NULL, "of the windows, the random signs and the order of batches"},
     {"threads", BK_KEY_INT, AT(threads), "0", 0, 4096, NULL, "0 = all; OMP_NUM_THREADS goes before the config"},
-    {"backend", BK_KEY_NAME, AT(backend), "cpu", 0, 0, "cpu|ref|guard", "what computes (brick list backends)"},
+    {"backend", BK_KEY_NAME, AT(backend), "cpu", 0, 0, backends + 1, "what computes (brick list backends)"},
     {"strict", BK_KEY_BOOL, AT(strict), "false", 0, 0, NULL, "every fallback is an error"},
     {"equivalence_tolerance", BK_KEY_REAL, AT(equivalence_tolerance), "1e-3", 0, 1, NULL,
      "largest change of the full-precision logits by fusing and rotating, relative to their range"},
@@ -53,8 +74,10 @@ const bk_key bk_keys[] = {
     {"data.bos", BK_KEY_ENUM, AT(data.bos), "auto", 0, 0, "auto|none",
      "auto: one at the start of a text if the tokenizer says so and no prefix is active"},
     {"data.strip_bos", BK_KEY_BOOL, AT(data.strip_bos), "false", 0, 0, NULL, "take BOS ids out of texts"},
-    {"data.parse_special", BK_KEY_BOOL, AT(data.parse_special), "false", 0, 0, NULL, "special-token strings in texts become these tokens"},
-    {"data.join", BK_KEY_WORD, AT(data.join), "", 0, 0, NULL, "joins the lines of .txt files, as \"\\n\\n\" for WikiText; empty = bytes as they are"},
+    {"data.parse_special", BK_KEY_BOOL, AT(data.parse_special), "false", 0, 0, NULL,
+     "special-token strings in texts become these tokens"},
+    {"data.join", BK_KEY_WORD, AT(data.join), "", 0, 0, NULL,
+     "joins the lines of .txt files, as \"\\n\\n\" for WikiText; empty = bytes as they are"},
 
     {"rotation.r1", BK_KEY_BOOL, AT(rotation.r1), "true", 0, 0, NULL, "residual stream"},
     {"rotation.r2", BK_KEY_BOOL, AT(rotation.r2), "true", 0, 0, NULL, "values, per head"},
@@ -63,15 +86,16 @@ const bk_key bk_keys[] = {
     {"rotation.fold_v_bias", BK_KEY_BOOL, AT(rotation.fold_v_bias), "false", 0, 0, NULL, "move the bias of v into that of o"},
 
     {"prefix.mode", BK_KEY_PREFIX, AT(prefix), "auto", 0, 2147483647, "auto|none", "auto, none, or a list of token ids"},
-    {"prefix.threshold", BK_KEY_REAL, AT(prefix.threshold), "64", 1, 1e9, NULL, "largest over median magnitude above which a token is an outlier"},
+    {"prefix.threshold", BK_KEY_REAL, AT(prefix.threshold), "64", 1, 1e9, NULL,
+     "largest over median magnitude above which a token is an outlier"},
     {"prefix.lower_threshold", BK_KEY_REAL, AT(prefix.lower_threshold), "8", 1, 1e9, NULL,
      "median over smallest magnitude of queries and keys, reported only"},
     {"prefix.bos", BK_KEY_ENUM, AT(prefix.bos), "last", 0, 0, "last|none", "where auto puts the BOS"},
 
-    QUANT(weight, "affine"),
-    QUANT(activation, "static|dynamic"),
-    QUANT(key, "static|dynamic"),
-    QUANT(value, "static|dynamic"),
+    QUANT(weight),
+    QUANT(activation),
+    QUANT(key),
+    QUANT(value),
     {"quant.skip", BK_KEY_SKIP, AT(quant.n_skip), "[]", 0, MILLION, NULL,
      "list of {block: N, site: NAME} that stay in full precision; one of the two may be left out"},
 

@@ -237,11 +237,11 @@ static bool scheme_sets(const bk_key *k)
     return !k->initial && strcmp(k->path, "scheme") != 0;
 }
 
-static void spread_one(bk_quant_config *to, const bk_quant_config *from)
+static void spread_one(bk_qspec *to, const bk_qspec *from)
 {
-    int step = to->step; /* not the scheme's to say */
+    bool restricted = to->restricted; /* not the scheme's to say */
     *to = *from;
-    to->step = step;
+    to->restricted = restricted;
 }
 
 static void spread_scheme(bk_run_config *c, const bk_scheme *s)

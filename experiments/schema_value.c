@@ -83,11 +83,8 @@ static bk_status whole(const target *t, const bk_node *v, int64_t *out)
     errno = 0;
     long long n = strtoll(v->text, NULL, 10);
     if (errno) return FAIL(t, v, "%s: %.60s is too large", t->key->path, v->text);
-    BK_TRY(range(t, v, (double)n));
-    int unused;
-    if (t->key->choices && t->key->type == BK_KEY_INT) BK_TRY(choice(t, v, v->text, &unused));
     *out = n;
-    return BK_OK;
+    return range(t, v, (double)n);
 }
 
 static bk_status set_bool(const target *t, const bk_node *v)
@@ -102,6 +99,16 @@ static bk_status set_bool(const target *t, const bk_node *v)
 static bk_status set_int(const target *t, const bk_node *v)
 {
     return whole(t, v, t->field);
+}
+
+static bk_status set_bits(const target *t, const bk_node *v)
+{
+    int64_t n;
+    int unused;
+    BK_TRY(whole(t, v, &n));
+    BK_TRY(choice(t, v, v->text, &unused));
+    *(int *)t->field = (int)n;
+    return BK_OK;
 }
 
 static bk_status set_real(const target *t, const bk_node *v)
@@ -144,13 +151,23 @@ static bk_status set_enum(const target *t, const bk_node *v)
     return choice(t, v, word, t->field);
 }
 
+static bk_status set_either(const target *t, const bk_node *v)
+{
+    char word[BK_WORD_SIZE];
+    int which;
+    BK_TRY(text_of(t, v, word, sizeof word));
+    BK_TRY(choice(t, v, word, &which));
+    *(bool *)t->field = which == 1;
+    return BK_OK;
+}
+
 static bk_status set_name(const target *t, const bk_node *v)
 {
     char word[BK_WORD_SIZE];
     int unused;
     BK_TRY(text_of(t, v, word, sizeof word));
     BK_TRY(choice(t, v, word, &unused));
-    memcpy(t->field, word, strlen(word) + 1);
+    snprintf(t->field, BK_NAME_SIZE, "%s", word);
     return BK_OK;
 }
 
@@ -200,7 +217,7 @@ static bk_status set_prefix(const target *t, const bk_node *v)
         BK_TRY(choice(t, v, word, &c->prefix.mode));
     } else {
         for (const bk_node *e = first(t->y, v); e; e = after(t->y, e)) {
-            int64_t id;
+            int64_t id = 0;
             if (n == BK_PREFIX_IDS) return FAIL(t, e, "%s: more than %d ids", t->key->path, BK_PREFIX_IDS);
             BK_TRY(whole(t, e, &id));
             c->prefix.ids[n++] = (int32_t)id;
@@ -324,6 +341,19 @@ static void print_bool(FILE *to, const void *field, const bk_key *key)
     fputs(*(const bool *)field ? "true" : "false", to);
 }
 
+static void print_either(FILE *to, const void *field, const bk_key *key)
+{
+    bk_choices c;
+    bk_choices_of(key->choices, &c);
+    fputs(c.word[*(const bool *)field ? 1 : 0], to);
+}
+
+static void print_bits(FILE *to, const void *field, const bk_key *key)
+{
+    (void)key;
+    fprintf(to, "%d", *(const int *)field);
+}
+
 static void print_int(FILE *to, const void *field, const bk_key *key)
 {
     int64_t n = *(const int64_t *)field;
@@ -398,10 +428,19 @@ static const struct {
     bk_status (*set)(const target *t, const bk_node *v);
     void (*print)(FILE *to, const void *field, const bk_key *key);
 } types[] = {
-    [BK_KEY_BOOL] = {set_bool, print_bool},     [BK_KEY_INT] = {set_int, print_int},     [BK_KEY_REAL] = {set_real, print_number},
-    [BK_KEY_ENUM] = {set_enum, print_enum},     [BK_KEY_NAME] = {set_name, print_string}, [BK_KEY_WORD] = {set_word, print_string},
-    [BK_KEY_PATH] = {set_path, print_string},   [BK_KEY_COUNT] = {set_count, print_int}, [BK_KEY_FLAGS] = {set_flags, print_flags},
-    [BK_KEY_PREFIX] = {set_prefix, print_prefix}, [BK_KEY_SKIP] = {set_skip, print_skip},
+    [BK_KEY_BOOL] = {set_bool, print_bool},
+    [BK_KEY_EITHER] = {set_either, print_either},
+    [BK_KEY_INT] = {set_int, print_int},
+    [BK_KEY_BITS] = {set_bits, print_bits},
+    [BK_KEY_REAL] = {set_real, print_number},
+    [BK_KEY_ENUM] = {set_enum, print_enum},
+    [BK_KEY_NAME] = {set_name, print_string},
+    [BK_KEY_WORD] = {set_word, print_string},
+    [BK_KEY_PATH] = {set_path, print_string},
+    [BK_KEY_COUNT] = {set_count, print_int},
+    [BK_KEY_FLAGS] = {set_flags, print_flags},
+    [BK_KEY_PREFIX] = {set_prefix, print_prefix},
+    [BK_KEY_SKIP] = {set_skip, print_skip},
 };
 
 bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_node *v, bk_error *err)

@@ -120,17 +120,14 @@ static void print_type(FILE *to, const bk_key *k)
     switch (k->type) {
     case BK_KEY_BOOL: fputs("true|false", to); return;
     case BK_KEY_REAL: fprintf(to, "number %.7g..%.7g", k->min, k->max); return;
-    case BK_KEY_INT:
-        if (k->choices)
-            fputs(k->choices, to);
-        else
-            fprintf(to, "whole number %.0f..%.0f", k->min, k->max);
-        return;
+    case BK_KEY_INT: fprintf(to, "whole number %.0f..%.0f", k->min, k->max); return;
     case BK_KEY_COUNT: fprintf(to, "whole number %.0f..%.0f | all", k->min, k->max); return;
     case BK_KEY_FLAGS: fprintf(to, "list of %s", k->choices); return;
     case BK_KEY_PREFIX: fprintf(to, "%s|[ids]", k->choices); return;
     case BK_KEY_SKIP: fputs("list of {block, site}", to); return;
     case BK_KEY_PATH: fputs("path", to); return;
+    case BK_KEY_BITS:
+    case BK_KEY_EITHER:
     case BK_KEY_ENUM:
     case BK_KEY_NAME: fputs(k->choices, to); return;
     case BK_KEY_WORD: fputs("text", to); return;

@@ -75,9 +75,9 @@ static bk_status take_bits(const char **p, const char *letter, int64_t *bits, co
     return wrong(err, text, what);
 }
 
-static bk_quant_config part(const char *quantizer, int64_t bits, bool symmetric, bk_grain grain, bool clip)
+static bk_qspec part(const char *quantizer, int64_t bits, bool symmetric, bk_granularity grain, bool clip)
 {
-    bk_quant_config q = {.bits = bits, .symmetric = symmetric, .granularity = (int)grain, .clip = clip};
+    bk_qspec q = {.bits = (int)bits, .symmetric = symmetric, .granularity = grain, .clip = clip};
     snprintf(q.quantizer, sizeof q.quantizer, "%s", quantizer);
     return q;
 }
@@ -89,20 +89,20 @@ static bk_status weight_only(const char *p, int64_t bits, const char *text, bk_s
     if (*p && (!take(&p, "-g") || !take_number(&p, &group))) return wrong(err, text, "after A16 only -g<size> can stand");
     if (*p) return wrong(err, text, "there is more after the group size");
     *out = (bk_scheme){.weight_only = true};
-    out->weight = part("affine", bits, false, group ? BK_GRAIN_GROUP : BK_GRAIN_CHANNEL, false);
+    out->weight = part("affine", bits, false, group ? BK_PER_GROUP : BK_PER_CHANNEL, false);
     out->weight.group = group;
-    out->activation = part("dynamic", 16, true, BK_GRAIN_TOKEN, false);
-    out->key = out->value = part("dynamic", 16, true, BK_GRAIN_HEAD, false);
+    out->activation = part("dynamic", 16, true, BK_PER_TOKEN, false);
+    out->key = out->value = part("dynamic", 16, true, BK_PER_HEAD, false);
     return BK_OK;
 }
 
 static void spread(bk_scheme *s, int64_t w, int64_t a, int64_t kv, bool dynamic, bool asym)
 {
-    bk_grain cache = !dynamic && kv == 8 ? BK_GRAIN_TENSOR : BK_GRAIN_HEAD;
+    bk_granularity cache = !dynamic && kv == 8 ? BK_PER_TENSOR : BK_PER_HEAD;
     const char *quantizer = dynamic ? "dynamic" : "static";
     *s = (bk_scheme){.weight_only = false};
-    s->weight = part("affine", w, true, BK_GRAIN_CHANNEL, false);
-    s->activation = part(quantizer, a, !asym, dynamic ? BK_GRAIN_TOKEN : BK_GRAIN_TENSOR, dynamic);
+    s->weight = part("affine", w, true, BK_PER_CHANNEL, false);
+    s->activation = part(quantizer, a, !asym, dynamic ? BK_PER_TOKEN : BK_PER_TENSOR, dynamic);
     s->key = part(quantizer, kv, !asym, cache, false);
     s->value = part(quantizer, kv, !asym, cache, dynamic);
 }
@@ -116,24 +116,23 @@ bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err)
     if (a == 16 && strncmp(p, "KV", 2) != 0) return weight_only(p, w, text, out, err);
     if (*p == 'K') BK_TRY(take_bits(&p, "KV", &kv, text, err));
     bool dynamic = take(&p, "-dynamic");
-    if (!dynamic && !take(&p, "-static")) return wrong(err, text, *p ? "-static or -dynamic is expected" : "-static or -dynamic is missing");
+    if (!dynamic && !take(&p, "-static"))
+        return wrong(err, text, *p ? "-static or -dynamic is expected" : "-static or -dynamic is missing");
     bool asym = take(&p, "-asym");
     if (*p) return wrong(err, text, "there is more at the end than -asym");
     spread(out, w, a, kv, dynamic, asym);
     return BK_OK;
 }
 
-static void describe(FILE *to, const char *name, const bk_quant_config *q)
+static void describe(FILE *to, const char *name, const bk_qspec *q)
 {
-    static const char *const grains[] = {"per tensor", "per channel", "per token", "per head", "per group"};
     if (q->bits == 16) {
         fprintf(to, "%s 16 bit", name);
         return;
     }
-    const char *grain = grains[q->granularity];
-    bool token_too = strcmp(q->quantizer, "dynamic") == 0 && q->granularity != BK_GRAIN_TOKEN;
-    fprintf(to, "%s %lld bit %s %s %s%s", name, (long long)q->bits, q->symmetric ? "symmetric" : "asymmetric", q->quantizer,
-            token_too ? "per token and " : "", token_too ? grain + 4 : grain);
+    bool token_too = strcmp(q->quantizer, "dynamic") == 0 && q->granularity != BK_PER_TOKEN;
+    fprintf(to, "%s %d bit %s %s per %s%s", name, q->bits, q->symmetric ? "symmetric" : "asymmetric", q->quantizer,
+            token_too ? "token and " : "", bk_granularity_name[q->granularity]);
     if (q->group) fprintf(to, " of %lld", (long long)q->group);
     if (q->clip) fputs(" with clipping factors", to);
 }

@@ -6,7 +6,7 @@
 
 /* What a scheme string says. The rule of the weight's step is the method's, not the scheme's. */
 typedef struct bk_scheme {
-    bk_quant_config weight, activation, key, value;
+    bk_qspec weight, activation, key, value;
     bool weight_only; /* A16: R1 and R2 only */
 } bk_scheme;
 

@@ -161,8 +161,8 @@ START_TEST(defaults_are_those_of_the_table)
     ck_assert_int_eq(c.seed, 2);
     ck_assert_int_eq(c.data.evaluation.samples, 16);
     ck_assert_int_eq(c.prefix.mode, BK_PREFIX_AUTO);
-    ck_assert_int_eq(c.quant.activation.granularity, BK_GRAIN_TENSOR);
-    ck_assert_int_eq(c.quant.weight.step, BK_STEP_FULL);
+    ck_assert_int_eq(c.quant.activation.granularity, BK_PER_TENSOR);
+    ck_assert(!c.quant.weight.restricted);
     ck_assert(c.train.lr_quant == 5e-5 && c.train.beta2 == 0.999 && c.train.clip_grad == 0);
     ck_assert_uint_eq(c.evaluate, BK_EVALUATE_PPL);
 }
@@ -340,7 +340,8 @@ static const struct {
     {"model: x\ndata: {training: {text: t}}\n", "data.evaluation.text"},
     {"model: x\n" TEXTS "quant: {weight: {granularity: group}}\n", "quant.weight.granularity"},
     {"model: x\n" TEXTS "quant: {weight: {group: 64}}\n", "quant.weight.group"},
-    {"model: x\n" TEXTS "quant: {weight: {granularity: head}}\n", "channel|group"},
+    {"model: x\n" TEXTS "quant: {weight: {granularity: head}}\n", "per channel or per group"},
+    {"model: x\n" TEXTS "quant: {weight: {quantizer: static}}\n", "quant.weight.quantizer"},
     {"model: x\n" TEXTS "quant: {activation: {granularity: token}}\n", "quant.activation.granularity"},
     {"model: x\n" TEXTS "quant: {key: {clip: true}}\n", "quant.key.clip"},
     {"model: x\ndata: {training: {text: t, validation: 0}, evaluation: {text: e}}\n", "data.training.validation"},

@@ -11,7 +11,7 @@ static void parse(const char *text)
     ck_assert_msg(bk_scheme_parse(text, &s, &err) == BK_OK, "%s", err.msg);
 }
 
-static void is(const bk_quant_config *q, const char *quantizer, int bits, bool symmetric, bk_grain grain, bool clip)
+static void is(const bk_qspec *q, const char *quantizer, int bits, bool symmetric, bk_granularity grain, bool clip)
 {
     ck_assert_str_eq(q->quantizer, quantizer);
     ck_assert_int_eq(q->bits, bits);
@@ -23,10 +23,10 @@ static void is(const bk_quant_config *q, const char *quantizer, int bits, bool s
 START_TEST(static_scheme)
 {
     parse("W4A8KV3-static");
-    is(&s.weight, "affine", 4, true, BK_GRAIN_CHANNEL, false);
-    is(&s.activation, "static", 8, true, BK_GRAIN_TENSOR, false);
-    is(&s.key, "static", 3, true, BK_GRAIN_HEAD, false);
-    is(&s.value, "static", 3, true, BK_GRAIN_HEAD, false);
+    is(&s.weight, "affine", 4, true, BK_PER_CHANNEL, false);
+    is(&s.activation, "static", 8, true, BK_PER_TENSOR, false);
+    is(&s.key, "static", 3, true, BK_PER_HEAD, false);
+    is(&s.value, "static", 3, true, BK_PER_HEAD, false);
     ck_assert(!s.weight_only);
 }
 END_TEST
@@ -34,9 +34,9 @@ END_TEST
 START_TEST(dynamic_scheme_clips_all_but_keys)
 {
     parse("W4A4KV4-dynamic");
-    is(&s.activation, "dynamic", 4, true, BK_GRAIN_TOKEN, true);
-    is(&s.key, "dynamic", 4, true, BK_GRAIN_HEAD, false);
-    is(&s.value, "dynamic", 4, true, BK_GRAIN_HEAD, true);
+    is(&s.activation, "dynamic", 4, true, BK_PER_TOKEN, true);
+    is(&s.key, "dynamic", 4, true, BK_PER_HEAD, false);
+    is(&s.value, "dynamic", 4, true, BK_PER_HEAD, true);
 }
 END_TEST
 
@@ -51,33 +51,33 @@ END_TEST
 START_TEST(cache_of_8_bits_is_per_tensor_when_static_only)
 {
     parse("W8A8KV8-static");
-    is(&s.key, "static", 8, true, BK_GRAIN_TENSOR, false);
-    is(&s.value, "static", 8, true, BK_GRAIN_TENSOR, false);
+    is(&s.key, "static", 8, true, BK_PER_TENSOR, false);
+    is(&s.value, "static", 8, true, BK_PER_TENSOR, false);
     parse("W8A8KV8-dynamic");
-    is(&s.key, "dynamic", 8, true, BK_GRAIN_HEAD, false);
+    is(&s.key, "dynamic", 8, true, BK_PER_HEAD, false);
 }
 END_TEST
 
 START_TEST(asym_is_for_all_but_weights)
 {
     parse("W4A4KV4-static-asym");
-    is(&s.weight, "affine", 4, true, BK_GRAIN_CHANNEL, false);
-    is(&s.activation, "static", 4, false, BK_GRAIN_TENSOR, false);
-    is(&s.key, "static", 4, false, BK_GRAIN_HEAD, false);
-    is(&s.value, "static", 4, false, BK_GRAIN_HEAD, false);
+    is(&s.weight, "affine", 4, true, BK_PER_CHANNEL, false);
+    is(&s.activation, "static", 4, false, BK_PER_TENSOR, false);
+    is(&s.key, "static", 4, false, BK_PER_HEAD, false);
+    is(&s.value, "static", 4, false, BK_PER_HEAD, false);
 }
 END_TEST
 
 START_TEST(weight_only_scheme)
 {
     parse("W2A16-g64");
-    is(&s.weight, "affine", 2, false, BK_GRAIN_GROUP, false);
+    is(&s.weight, "affine", 2, false, BK_PER_GROUP, false);
     ck_assert_int_eq(s.weight.group, 64);
     ck_assert_int_eq(s.activation.bits, 16);
     ck_assert_int_eq(s.key.bits, 16);
     ck_assert(s.weight_only);
     parse("W4A16");
-    is(&s.weight, "affine", 4, false, BK_GRAIN_CHANNEL, false);
+    is(&s.weight, "affine", 4, false, BK_PER_CHANNEL, false);
 }
 END_TEST
 
