@@ -209,6 +209,18 @@ START_TEST(bias_without_a_place_is_refused)
 }
 END_TEST
 
+START_TEST(blocks_outside_the_model_are_refused)
+{
+    opened o = open_both();
+    for (int64_t layer = -1; layer <= 2; layer += 3) {
+        bk_error err = {0};
+        ck_assert_int_ne(bk_source_block(o.turned, layer, &o.b, &err), BK_OK);
+        ck_assert_int_gt(strlen(err.msg), 10);
+    }
+    close_both(&o);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("source");
@@ -221,6 +233,7 @@ int main(void)
     tcase_add_test(tc, head_takes_the_final_gain);
     tcase_add_test(tc, config_and_online_plans_tell_what_runs);
     tcase_add_test(tc, bias_without_a_place_is_refused);
+    tcase_add_test(tc, blocks_outside_the_model_are_refused);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
