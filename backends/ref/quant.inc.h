@@ -98,16 +98,16 @@ static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qm
     d.top = (REAL)abs_max(x, n);
     d.gamma = gamma ? *gamma : 1;
     d.beta = beta ? *beta : 1;
-    const REAL levels = (REAL)d.levels, range = d.high - d.low;
+    const REAL range = d.high - d.low;
     if (symmetric ? d.gamma <= 0 : d.gamma * d.high - d.beta * d.low <= 0) d.gamma = d.beta = 1, d.learns = 0;
     if (symmetric) {
-        d.s = d.top > 0 ? 2 * d.gamma * d.top / levels : 1;
+        d.s = d.top > 0 ? (REAL)(2.0 * d.gamma * d.top / d.levels) : 1;
     } else if (range == 0 || range < (REAL)1e-5 * d.top) {
         d.same = 1;
         d.s = d.top > 0 ? d.top : 1;
         d.z = (REAL)-rint((double)(d.low / d.s));
     } else {
-        d.s = (d.gamma * d.high - d.beta * d.low) / levels;
+        d.s = (REAL)(((double)d.gamma * d.high - (double)d.beta * d.low) / d.levels);
         d.z = (REAL)-rint((double)(d.beta * d.low / d.s));
     }
     return d;

@@ -53,7 +53,7 @@ BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, f
     int learns = !(gamma * max - beta * min <= 0.0f);
     gamma = learns ? gamma : 1.0f;
     beta = learns ? beta : 1.0f;
-    g.step = g.straight ? (amax > 0.0f ? amax : 1.0f) : (gamma * max - beta * min) / levels;
+    g.step = g.straight ? (amax > 0.0f ? amax : 1.0f) : (float)(((double)gamma * max - (double)beta * min) / levels);
     g.zero = -bk_rne((g.straight ? min : beta * min) / g.step);
     g.div = g.step;
     g.mul = 1.0f;
