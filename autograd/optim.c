@@ -205,10 +205,15 @@ static bk_status zero_array(bk_params *p, int which)
     return BK_OK;
 }
 
-bk_status bk_params_start(bk_params *p)
+bk_status bk_params_reset_moments(bk_params *p)
 {
     BK_TRY(zero_array(p, M));
-    BK_TRY(zero_array(p, V));
+    return zero_array(p, V);
+}
+
+bk_status bk_params_start(bk_params *p)
+{
+    BK_TRY(bk_params_reset_moments(p));
     BK_TRY(take_floors(p));
     return bk_params_keep_best(p);
 }

@@ -26,6 +26,7 @@ size_t bk_params_bytes_of(const bk_backend *be, int64_t reals, bool trained);
 
 /* Before training: moments zeroed, floors of positive parameters taken from their present values, the present state becomes the best. */
 bk_status bk_params_start(bk_params *p) BK_MUST_USE;
+bk_status bk_params_reset_moments(bk_params *p) BK_MUST_USE;
 bk_status bk_params_zero_grad(bk_ctx *ctx, bk_params *p) BK_MUST_USE;
 
 typedef struct bk_adamw {
