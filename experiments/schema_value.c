@@ -328,6 +328,10 @@ void bk_yaml_print_text(FILE *to, const char *text)
 static void print_real(FILE *to, double x)
 {
     char text[40];
+    if (x == floor(x) && fabs(x) < 1e15) {
+        fprintf(to, "%.0f", x);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x);
         if (strtod(text, NULL) == x) break;
