@@ -1,7 +1,5 @@
 /* How the program ends: exit codes and signals. */
-#include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "experiments/log.h"

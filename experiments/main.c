@@ -1,5 +1,7 @@
 /* brick VERB ...: finds the verb, runs it, and looks whether what it printed arrived. */
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,12 +61,14 @@ static int dispatch(int argc, char **argv)
     return unknown_verb(argv[1]);
 }
 
-/* A result that did not reach stdout is no success. A reader that left early (head) is none of our faults, but nothing to hide either. */
+/* A result that did not reach stdout is no success. A reader that left early (head) gets the code that SIGPIPE would have given. */
 static int flush_results(int code)
 {
-    errno = 0;
-    if (!ferror(stdout) && fflush(stdout) == 0) return code;
-    if (errno == EPIPE) return code ? code : 128 + 13;
+    errno = ENOSPC; /* what an earlier failed write most likely was */
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    struct pollfd out = {.fd = 1, .events = POLLOUT};
+    bool closed = errno == EPIPE || (poll(&out, 1, 0) == 1 && out.revents & POLLERR);
+    if (closed) return code ? code : 128 + SIGPIPE;
     bk_error err = {0};
     bk_status status = bk_fail_errno(&err, "standard output");
     bk_exit_report(status, &err);

@@ -69,7 +69,7 @@ const bk_key bk_keys[] = {
      "windows in addition that choose the epoch to keep"},
     {"data.evaluation.text", BK_KEY_PATH, AT(data.evaluation.text), "", 0, 0, NULL, "text for perplexity"},
     {"data.evaluation.seqlen", BK_KEY_INT, AT(data.evaluation.seqlen), "2048", 2, MILLION, NULL, "tokens of a window"},
-    {"data.evaluation.windows", BK_KEY_COUNT, AT(data.evaluation.samples), "16", 1, MILLION, NULL,
+    {"data.evaluation.windows", BK_KEY_WINDOWS, AT(data.evaluation.samples), "16", 1, MILLION, NULL,
      "windows from the start of the text, or all"},
     {"data.bos", BK_KEY_ENUM, AT(data.bos), "auto", 0, 0, "auto|none",
      "auto: one at the start of a text if the tokenizer says so and no prefix is active"},

@@ -130,7 +130,7 @@ static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const c
 static bk_status take_file(loader *l, const char *text, size_t len, const char *name)
 {
     bk_yaml *y = &l->tree[l->n_trees++];
-    BK_TRY(bk_yaml_read(text, len, name, y, l->err));
+    BK_TRY(bk_yaml_read(text, len, name, true, y, l->err));
     if (y->node[0].kind != BK_NODE_MAP) return bk_yaml_fail(y, &y->node[0], l->err, "a config is a map: 'key: value' lines");
     return walk_map(l, BK_FROM_FILE, y, "", &y->node[0]);
 }
@@ -141,38 +141,34 @@ static bool takes_text(int key)
     return t == BK_KEY_PATH || t == BK_KEY_WORD || t == BK_KEY_NAME || t == BK_KEY_ENUM;
 }
 
-static bool valid_utf8(const char *s)
+/* Text that is no YAML yet, as a tree of one scalar; the parser checks its encoding. */
+static bk_status read_as_typed(const char *text, const char *name, bk_yaml *out, bk_error *err)
 {
-    for (const unsigned char *p = (const unsigned char *)s; *p;) {
-        int n = *p < 0x80 ? 1 : *p >= 0xc2 && *p < 0xe0 ? 2 : *p >= 0xe0 && *p < 0xf0 ? 3 : *p >= 0xf0 && *p < 0xf5 ? 4 : 0;
-        if (n == 0) return false;
-        for (int i = 1; i < n; i++)
-            if ((p[i] & 0xc0) != 0x80) return false;
-        if ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f) || (*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))
-            return false;
-        p += n;
-    }
-    return true;
+    char *yaml = NULL;
+    size_t len;
+    FILE *f = open_memstream(&yaml, &len);
+    if (!f) return bk_fail(err, BK_ENOMEM, "no memory for the config");
+    bk_yaml_print_text(f, text);
+    bk_status status = fclose(f) == 0 ? bk_yaml_read(yaml, len, name, false, out, err)
+                                        : bk_fail(err, BK_ENOMEM, "no memory for the config");
+    free(yaml);
+    return status;
 }
 
 /* "key=value". Text is taken as typed unless it stands in quotes; everything else is YAML. */
 static bk_status take_setting(loader *l, const char *setting, bk_key_source source, const char *name)
 {
-    bk_yaml *y = &l->tree[l->n_trees++];
     const char *equals = strchr(setting, '=');
     char path[128];
     if (!equals) return bk_fail(l->err, BK_EINVAL, "%.200s: key=value is expected", name);
-    if (!valid_utf8(setting)) return bk_fail(l->err, BK_EINVAL, "%.200s: not valid UTF-8", name);
     snprintf(path, sizeof path, "%.*s", equals - setting < 127 ? (int)(equals - setting) : 127, setting);
     const char *value = equals + 1;
     int key = bk_key_find(path);
     bool as_typed = key >= 0 && takes_text(key) && *value != '"' && *value != '\'';
-    if (as_typed || !*value)
-        BK_TRY(bk_yaml_of_text(value, name, y, l->err));
-    else
-        BK_TRY(bk_yaml_read(value, strlen(value), name, y, l->err));
-    y->lines = false;
-    return walk(l, source, y, path, &y->node[0], &y->node[0]);
+    bk_yaml *y = &l->tree[l->n_trees++];
+    bk_status status = as_typed ? read_as_typed(value, name, y, l->err)
+                                : bk_yaml_read(value, strlen(value), name, false, y, l->err);
+    return status ? status : walk(l, source, y, path, &y->node[0], &y->node[0]);
 }
 
 static bk_status take_environment(loader *l)
@@ -310,8 +306,8 @@ static bk_status load_into(loader *l, const char *text, size_t len, const char *
     return status;
 }
 
-bk_status bk_run_config_parse(const char *text, size_t len, const char *name, const char *const *sets, int n_sets, bk_run_config *out,
-                              bk_error *err)
+bk_status bk_run_config_parse(const char *text, size_t len, const char *name, const char *const *sets, int n_sets,
+                              bk_run_config *out, bk_error *err)
 {
     memset(out, 0, sizeof *out);
     snprintf(out->source, sizeof out->source, "%s", text ? name : "");
@@ -328,8 +324,10 @@ bk_status bk_run_config_load(const char *path, const char *const *sets, int n_se
 {
     char *text;
     size_t len;
-    BK_TRY(bk_file_slurp(path, MAX_CONFIG_BYTES, &text, &len, err));
-    bk_status status = bk_run_config_parse(text, len, path, sets, n_sets, out, err);
+    bk_error why = {0};
+    bk_status status = bk_file_slurp(path, MAX_CONFIG_BYTES, &text, &len, &why);
+    if (status) return bk_fail(err, status == BK_EFORMAT ? BK_EINVAL : status, "%s", why.msg); /* too long: a fault of the config */
+    status = bk_run_config_parse(text, len, path, sets, n_sets, out, err);
     free(text);
     return status ? status : bk_run_config_check(out, err);
 }

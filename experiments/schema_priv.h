@@ -16,21 +16,22 @@ typedef struct bk_node {
 
 typedef struct bk_yaml {
     char name[BK_PATH_SIZE]; /* stands in messages in front of line:column */
-    bool lines;              /* whether line:column mean something to the reader */
+    bool lines;              /* line:column are told: a file, not an option */
     bk_node *node;
     int n, room;
 } bk_yaml;
 
-/* One document without anchors, aliases and tags. BK_EINVAL with file:line:column otherwise. bk_yaml_free is legal after a failure. */
-bk_status bk_yaml_read(const char *text, size_t len, const char *name, bk_yaml *out, bk_error *err) BK_MUST_USE;
-/* A document that is one scalar, taken as it is. */
-bk_status bk_yaml_of_text(const char *text, const char *name, bk_yaml *out, bk_error *err) BK_MUST_USE;
+/* One document without anchors, aliases and tags. BK_EINVAL with file:line:column otherwise; bk_yaml_free is legal after it. */
+bk_status bk_yaml_read(const char *text, size_t len, const char *name, bool lines, bk_yaml *out, bk_error *err) BK_MUST_USE;
 void bk_yaml_free(bk_yaml *y);
 /* Records "name:line:column: message" and returns BK_EINVAL. */
-bk_status bk_yaml_fail(const bk_yaml *y, const bk_node *at, bk_error *err, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+bk_status bk_yaml_fail(const bk_yaml *y, const bk_node *at, bk_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* Reads one value into its field. */
 bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_node *v, bk_error *err) BK_MUST_USE;
+/* Text as a YAML scalar on one line: as it is where that is safe, else in double quotes. */
+void bk_yaml_print_text(FILE *to, const char *text);
 /* Prints a value as YAML on one line. */
 void bk_key_print(FILE *to, const bk_run_config *c, const bk_key *key);
 

@@ -91,7 +91,8 @@ static bk_status set_bool(const target *t, const bk_node *v)
 {
     BK_TRY(plain(t, v, "true or false"));
     bool yes = strcmp(v->text, "true") == 0;
-    if (!yes && strcmp(v->text, "false") != 0) return FAIL(t, v, "%s: true or false is expected, not '%.60s'", t->key->path, v->text);
+    if (!yes && strcmp(v->text, "false") != 0)
+        return FAIL(t, v, "%s: true or false is expected, not '%.60s'", t->key->path, v->text);
     *(bool *)t->field = yes;
     return BK_OK;
 }
@@ -171,7 +172,7 @@ static bk_status set_name(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status set_count(const target *t, const bk_node *v)
+static bk_status set_windows(const target *t, const bk_node *v)
 {
     if (v->kind == BK_NODE_SCALAR && strcmp(v->text, "all") == 0) {
         *(int64_t *)t->field = -1;
@@ -292,26 +293,25 @@ static bk_status set_skip(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-/* Text as YAML: as it is where that is safe, else in double quotes. */
-static void print_text(FILE *to, const char *s)
+void bk_yaml_print_text(FILE *to, const char *text)
 {
     static const char *const meaning[] = {"true", "false", "null", "all", "auto", "none"};
-    bool safe = isalpha((unsigned char)*s);
-    for (const char *p = s; *p && safe; p++) safe = isalnum((unsigned char)*p) || strchr("_-./", *p);
-    for (size_t i = 0; i < sizeof meaning / sizeof meaning[0]; i++) safe = safe && strcasecmp(s, meaning[i]) != 0;
+    bool safe = isalpha((unsigned char)*text);
+    for (const char *p = text; *p && safe; p++) safe = isalnum((unsigned char)*p) || strchr("_-./", *p);
+    for (size_t i = 0; i < sizeof meaning / sizeof meaning[0]; i++) safe = safe && strcasecmp(text, meaning[i]) != 0;
     if (safe) {
-        fputs(s, to);
+        fputs(text, to);
         return;
     }
     fputc('"', to);
-    for (const unsigned char *p = (const unsigned char *)s; *p; p++) {
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
         if (*p == '"' || *p == '\\')
             fprintf(to, "\\%c", *p);
         else if (*p == '\n')
             fputs("\\n", to);
         else if (*p < 0x20 || *p == 0x7f)
             fprintf(to, "\\x%02X", *p);
-        else if (*p == 0xc2 && p[1] < 0xa0) /* C1 controls, among them a line break */
+        else if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) /* C1 controls, among them a line break */
             fprintf(to, "\\x%02X", *++p);
         else if (*p == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9)) /* line and paragraph separator */
             fprintf(to, "\\u20%02X", p[2] - 0x80), p += 2;
@@ -328,6 +328,10 @@ static void print_text(FILE *to, const char *s)
 static void print_real(FILE *to, double x)
 {
     char text[40];
+    if (x == floor(x) && fabs(x) < 1e15) {
+        fprintf(to, "%.0f", x);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x);
         if (strtod(text, NULL) == x) break;
@@ -357,7 +361,7 @@ static void print_bits(FILE *to, const void *field, const bk_key *key)
 static void print_int(FILE *to, const void *field, const bk_key *key)
 {
     int64_t n = *(const int64_t *)field;
-    if (key->type == BK_KEY_COUNT && n < 0)
+    if (key->type == BK_KEY_WINDOWS && n < 0)
         fputs("all", to);
     else
         fprintf(to, "%lld", (long long)n);
@@ -372,7 +376,7 @@ static void print_number(FILE *to, const void *field, const bk_key *key)
 static void print_string(FILE *to, const void *field, const bk_key *key)
 {
     (void)key;
-    print_text(to, field);
+    bk_yaml_print_text(to, field);
 }
 
 static void print_enum(FILE *to, const void *field, const bk_key *key)
@@ -437,7 +441,7 @@ static const struct {
     [BK_KEY_NAME] = {set_name, print_string},
     [BK_KEY_WORD] = {set_word, print_string},
     [BK_KEY_PATH] = {set_path, print_string},
-    [BK_KEY_COUNT] = {set_count, print_int},
+    [BK_KEY_WINDOWS] = {set_windows, print_int},
     [BK_KEY_FLAGS] = {set_flags, print_flags},
     [BK_KEY_PREFIX] = {set_prefix, print_prefix},
     [BK_KEY_SKIP] = {set_skip, print_skip},

@@ -126,15 +126,10 @@ static bk_status parser_failed(const bk_yaml *y, const yaml_parser_t *p, const c
                         p->context ? p->context : "");
 }
 
-static void start(bk_yaml *y, const char *name)
+bk_status bk_yaml_read(const char *text, size_t len, const char *name, bool lines, bk_yaml *out, bk_error *err)
 {
-    *y = (bk_yaml){.lines = true};
-    snprintf(y->name, sizeof y->name, "%s", name);
-}
-
-bk_status bk_yaml_read(const char *text, size_t len, const char *name, bk_yaml *out, bk_error *err)
-{
-    start(out, name);
+    *out = (bk_yaml){.lines = lines};
+    snprintf(out->name, sizeof out->name, "%s", name);
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser)) return bk_fail(err, BK_ENOMEM, "%.200s: no memory for the config", name);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
@@ -155,20 +150,6 @@ bk_status bk_yaml_read(const char *text, size_t len, const char *name, bk_yaml *
     yaml_parser_delete(&parser);
     if (!status && out->n == 0) status = bk_yaml_fail(out, NULL, err, "empty");
     return status;
-}
-
-bk_status bk_yaml_of_text(const char *text, const char *name, bk_yaml *out, bk_error *err)
-{
-    start(out, name);
-    out->node = calloc(1, sizeof *out->node);
-    char *copy = strdup(text);
-    if (!out->node || !copy) {
-        free(copy);
-        return bk_fail(err, BK_ENOMEM, "%.200s: no memory for the config", name);
-    }
-    out->n = out->room = 1;
-    out->node[0] = (bk_node){.kind = BK_NODE_SCALAR, .quoted = true, .line = 1, .column = 1, .text = copy, .child = -1, .next = -1};
-    return BK_OK;
 }
 
 void bk_yaml_free(bk_yaml *y)
