@@ -210,9 +210,10 @@ static bk_status get_rope(source s, bk_config *c, bk_error *err)
 static bk_status count_sliding(source s, int64_t layers, int64_t *sliding, bk_error *err)
 {
     const bk_json *types = member(s, "layer_types");
-    int64_t first = -1;
     if (!types) {
-        BK_TRY(need_int(s, "max_window_layers", &first, err));
+        int64_t first = bk_json_int(member(s, "max_window_layers"), -1);
+        if (first < 0)
+            return bk_fail(err, BK_EFORMAT, "%s: use_sliding_window needs layer_types or max_window_layers, a whole number from 0", s.path);
         *sliding = first < layers ? layers - first : 0;
         return BK_OK;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/weights.h"
 #include "io/file.h"
 
 #define CONFIG "config.json"
@@ -353,12 +354,7 @@ bool bk_model_bos_eos(const bk_model *m, int64_t *bos, int64_t *eos)
 
 bool bk_model_has_bias(const bk_model *m, bk_linear_id id)
 {
-    const bk_config *c = &m->config;
-    const bool has[BK_W_COUNT] = {
-        [BK_W_Q] = c->qkv_bias,    [BK_W_K] = c->qkv_bias,  [BK_W_V] = c->qkv_bias,    [BK_W_O] = c->o_bias,
-        [BK_W_GATE] = c->mlp_bias, [BK_W_UP] = c->mlp_bias, [BK_W_DOWN] = c->mlp_bias,
-    };
-    return has[id];
+    return bk_config_has_bias(&m->config, id);
 }
 
 /* ---- reading ---- */
