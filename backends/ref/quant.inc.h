@@ -98,18 +98,16 @@ static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qm
     d.top = (REAL)abs_max(x, n);
     d.gamma = gamma ? *gamma : 1;
     d.beta = beta ? *beta : 1;
-    const REAL range = d.high - d.low;
-    if (symmetric ? d.gamma <= 0 : d.gamma * d.high - d.beta * d.low <= 0) d.gamma = d.beta = 1, d.learns = 0;
+    if (symmetric ? d.gamma <= 0 : (double)d.gamma * d.high - (double)d.beta * d.low <= 0) d.gamma = d.beta = 1, d.learns = 0;
     if (symmetric) {
         d.s = d.top > 0 ? (REAL)(2.0 * d.gamma * d.top / d.levels) : 1;
-    } else if (range == 0 || range < (REAL)1e-5 * d.top) {
-        d.same = 1;
-        d.s = d.top > 0 ? d.top : 1;
-        d.z = (REAL)-rint((double)(d.low / d.s));
-    } else {
-        d.s = (REAL)(((double)d.gamma * d.high - (double)d.beta * d.low) / d.levels);
-        d.z = (REAL)-rint((double)(d.beta * d.low / d.s));
+        return d;
     }
+    const REAL range = d.high - d.low;
+    d.s = (REAL)(((double)d.gamma * d.high - (double)d.beta * d.low) / d.levels);
+    d.same = range == 0 || range < (REAL)1e-5 * d.top || d.s == 0;
+    if (d.same) d.s = d.top > 0 ? d.top : 1;
+    d.z = (REAL)-rint((double)((d.same ? d.low : d.beta * d.low) / d.s));
     return d;
 }
 
@@ -166,7 +164,8 @@ KERNEL(dynquant_bwd)
         double G = 0;
         for (int64_t i = 0; i < a->group; i++) {
             code q = dynamic_code(&d, x[i], a->qmin, a->qmax);
-            G += dy[i] * (q.c - d.z - (q.in ? (double)x[i] / d.s : 0));
+            double steps = !d.symmetric ? (double)x[i] / d.s : d.top > 0 ? (double)x[i] / d.top * d.levels / (2 * d.gamma) : 0;
+            G += dy[i] * (q.c - d.z - (q.in ? steps : 0));
             if (dx && q.in) dx[i] += dy[i];
         }
         if (d.same) continue;

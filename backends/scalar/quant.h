@@ -49,11 +49,12 @@ BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, in
 BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, float beta, int qmax) {
     bk_quant_grid g = {0};
     float levels = (float)qmax, amax = bk_max(__builtin_fabsf(max), __builtin_fabsf(min)), range = max - min;
-    g.straight = range < 1e-5f * amax || range == 0.0f;
-    int learns = !(gamma * max - beta * min <= 0.0f);
+    int learns = !((double)gamma * max - (double)beta * min <= 0.0);
     gamma = learns ? gamma : 1.0f;
     beta = learns ? beta : 1.0f;
-    g.step = g.straight ? (amax > 0.0f ? amax : 1.0f) : (float)(((double)gamma * max - (double)beta * min) / levels);
+    g.step = (float)(((double)gamma * max - (double)beta * min) / levels); /* rounded once: gradients of the factors cancel */
+    g.straight = range < 1e-5f * amax || range == 0.0f || g.step == 0.0f;
+    if (g.straight) g.step = amax > 0.0f ? amax : 1.0f;
     g.zero = -bk_rne((g.straight ? min : beta * min) / g.step);
     g.div = g.step;
     g.mul = 1.0f;
