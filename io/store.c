@@ -129,6 +129,13 @@ bk_status bk_store_make_groups(bk_store *s, const char *path, bk_error *err)
     return status;
 }
 
+bk_status bk_store_check_free(bk_store *s, const char *path, bk_error *err)
+{
+    htri_t there = H5Lexists(s->file, path, H5P_DEFAULT);
+    if (there < 0) return bk_hdf5_fail(s, err, "cannot create %s", path);
+    return there ? bk_fail(err, BK_EINVAL, "%s: has %s already", s->path, path) : BK_OK;
+}
+
 static bk_store *new_store(const char *path)
 {
     bk_store *s = calloc(1, sizeof *s);

@@ -20,7 +20,7 @@ static bk_status put(bk_store *s, const char *path, bk_store_type type, int rank
         extent[k] = (hsize_t)dim[k];
     }
     BK_TRY(bk_store_make_groups(s, path, err));
-    if (H5Lexists(s->file, path, H5P_DEFAULT) != 0) return bk_fail(err, BK_EINVAL, "%s: has %s already", s->path, path);
+    BK_TRY(bk_store_check_free(s, path, err));
     hid_t t = bk_store_hid(s, type), dcpl = bk_store_dcpl();
     hid_t space = rank ? H5Screate_simple(rank, extent, NULL) : H5Screate(H5S_SCALAR);
     hid_t id = H5Dcreate2(s->file, path, t, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);

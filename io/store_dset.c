@@ -137,7 +137,7 @@ static bk_status create_dset(bk_dset **out, bk_store *s, const char *path, bk_st
     if (info.sample_len * bk_store_type_size(type) > ((int64_t)1 << 30))
         return bk_fail(err, BK_EINVAL, "%s: %s: one sample has more than 1 GiB", s->path, path);
     BK_TRY(bk_store_make_groups(s, path, err));
-    if (H5Lexists(s->file, path, H5P_DEFAULT) != 0) return bk_fail(err, BK_EINVAL, "%s: has %s already", s->path, path);
+    BK_TRY(bk_store_check_free(s, path, err));
     bk_dset *d = add_dset(s, path, err);
     if (!d) return BK_ENOMEM;
     d->info = info;

@@ -46,6 +46,7 @@ bk_status bk_hdf5_fail(const bk_store *s, bk_error *err, const char *fmt, ...) _
 
 bk_status bk_store_check_path(const bk_store *s, const char *path, bk_error *err) BK_MUST_USE; /* "/a/b": absolute, no empty parts */
 bk_status bk_store_make_groups(bk_store *s, const char *path, bk_error *err) BK_MUST_USE;      /* those above the last name */
+bk_status bk_store_check_free(bk_store *s, const char *path, bk_error *err) BK_MUST_USE;       /* nothing has that name yet */
 hid_t bk_store_dcpl(void);                                 /* dataset creation: no time stamps, no fill values */
 hid_t bk_store_hid(const bk_store *s, bk_store_type type); /* HDF5's type, borrowed */
 

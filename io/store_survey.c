@@ -1,7 +1,6 @@
 /* What is in a file, found once at open. Whatever would make reading leave the file, run foreign code or ask for absurd memory ends here. */
 #include "io/store_priv.h"
 
-#include <H5DSpublic.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,21 +165,22 @@ static bk_status read_layout(bk_store *s, hid_t d, hid_t dcpl, size_t type_size,
     return BK_OK;
 }
 
-/* The label of a dimension if it has one, else the name of its first scale. */
-static herr_t take_scale_name(hid_t d, unsigned axis, hid_t scale, void *user)
-{
-    (void)d, (void)axis;
-    H5DSget_scale_name(scale, user, sizeof ((bk_store_object *)0)->label[0]);
-    return 1;
-}
-
+/* Names of dimensions are there to help: what cannot be read has none. Not by H5DSget_label, which frees garbage when the heap is damaged. */
 static void read_labels(hid_t d, bk_store_object *o)
 {
-    if (H5Aexists(d, "DIMENSION_LABELS") <= 0 && H5Aexists(d, "DIMENSION_LIST") <= 0) return;
-    for (int k = 0; k < o->rank && k < BK_STORE_RANK; k++) {
-        if (H5DSget_label(d, (unsigned)k, o->label[k], sizeof o->label[k]) < 0) o->label[k][0] = 0;
-        if (!o->label[k][0]) H5DSiterate_scales(d, (unsigned)k, NULL, take_scale_name, o->label[k]);
-    }
+    if (H5Aexists(d, "DIMENSION_LABELS") <= 0) return;
+    hid_t a = H5Aopen(d, "DIMENSION_LABELS", H5P_DEFAULT);
+    if (a < 0) return;
+    hid_t t = H5Aget_type(a), space = H5Aget_space(a);
+    char *label[BK_STORE_ANY_RANK] = {0};
+    if (t >= 0 && space >= 0 && H5Tis_variable_str(t) > 0 && H5Sget_simple_extent_npoints(space) == o->rank && H5Aread(a, t, label) >= 0)
+        for (int k = 0; k < o->rank; k++) {
+            if (k < BK_STORE_RANK && label[k]) snprintf(o->label[k], sizeof o->label[k], "%s", label[k]);
+            if (label[k]) H5free_memory(label[k]);
+        }
+    if (space >= 0) H5Sclose(space);
+    if (t >= 0) H5Tclose(t);
+    H5Aclose(a);
 }
 
 static bk_status survey_dataset(bk_store *s, hid_t d, bk_store_object *o, bk_error *err)
