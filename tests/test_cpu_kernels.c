@@ -125,6 +125,7 @@ static void attention(backend be, outputs *o, attention_shape s) {
 static void attention_grouped(backend be, outputs *o) { attention(be, o, (attention_shape){2, 75, 6, 2, 16, 3, 0}); }
 static void attention_plain(backend be, outputs *o) { attention(be, o, (attention_shape){1, 150, 2, 2, 8, 0, 0}); }
 static void attention_window(backend be, outputs *o) { attention(be, o, (attention_shape){1, 130, 4, 1, 24, 2, 20}); }
+static void attention_many_heads(backend be, outputs *o) { attention(be, o, (attention_shape){3, 70, 12, 6, 8, 1, 0}); }
 static void attention_wide(backend be, outputs *o) { attention(be, o, (attention_shape){1, 9, 2, 1, 256, 1, 0}); }
 static void attention_one_token(backend be, outputs *o) { attention(be, o, (attention_shape){3, 1, 2, 1, 8, 0, 0}); }
 
@@ -328,7 +329,7 @@ typedef struct kernel_case {
 #define CASE(f) {#f, f}
 static const kernel_case cases[] = {
     CASE(gemm_forward), CASE(gemm_one_row), CASE(gemm_dx), CASE(gemm_dw), CASE(gemm_many_columns), CASE(gemm_both), CASE(bias), CASE(rmsnorm), CASE(rope),
-    CASE(attention_grouped), CASE(attention_plain), CASE(attention_window), CASE(attention_wide), CASE(attention_one_token), CASE(score_err),
+    CASE(attention_grouped), CASE(attention_plain), CASE(attention_window), CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err),
     CASE(swiglu), CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base), CASE(hadamard_small),
     CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine), CASE(xent), CASE(fakequant_weights),
     CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads), CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads),
