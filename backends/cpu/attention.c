@@ -70,11 +70,11 @@ static void times_keys(const attn *a, const tile *t, const float *strip, const f
                 p ? 1.0f : 0.0f, stack, d);
 }
 
-/* dk += strip^T stack for the keys that are not prefix */
-static void into_keys(const attn *a, const tile *t, const float *strip, const float *stack, float *dk) {
+/* dk[keys lo .., d] += strip^T stack for the keys that are not prefix; rows of dk are ld apart */
+static void into_keys(const attn *a, const tile *t, const float *strip, const float *stack, float *dk, int64_t ld) {
     int d = (int)a->dim;
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)t->real, d, (int)t->rows, 1.0f, strip + a->prefix, (int)strip_width(a), stack, d,
-                1.0f, dk + ((t->b * a->tokens + t->lo) * a->kv_heads + t->kv) * d, (int)a->kv_heads * d);
+                1.0f, dk + t->lo * ld, (int)ld);
 }
 
 /* Columns that row i of a tile sees: all below `end` but prefix .. begin - 1 */
@@ -146,8 +146,6 @@ bk_status bk_cpu_attention_fwd(const bk_attention_fwd_args *a, const bk_work *w)
     return BK_OK;
 }
 
-size_t bk_cpu_attention_bwd_work(const bk_attention_bwd_args *a) { return a->f.tokens ? threads() * slice(&a->f, 3, 2) : 0; }
-
 /* x = exp(x - lse) where visible, 0 elsewhere */
 BK_CLONES static void probability_row(const visible *v, float lse, float *x) {
     for (int64_t i = v->prefix; i < v->begin; i++) x[i] = -INFINITY;
@@ -170,7 +168,13 @@ BK_CLONES static void add_row(int64_t n, const float *x, float *restrict y) {
     for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
 
-static void backward_tile(const bk_attention_bwd_args *a, const tile *t, float *scratch) {
+/* Where the gradients of one (batch, kv head)'s keys and values go: token 0, rows ld apart; NULL if not wanted */
+typedef struct sink {
+    float *dk, *dv;
+    int64_t ld;
+} sink;
+
+static void backward_tile(const bk_attention_bwd_args *a, const tile *t, const sink *to, float *scratch) {
     const attn *f = &a->f;
     int64_t d = f->dim, width = strip_width(f), size = stack_of(f) * d;
     float *q = scratch, *dout = q + size, *dq = dout + size, *p = dq + size, *ds = p + stack_of(f) * width;
@@ -185,26 +189,62 @@ static void backward_tile(const bk_attention_bwd_args *a, const tile *t, float *
         float along = dot_row(d, dout + r * d, (const float *)f->o + query_at(f, t, g, i));
         dscore_row(t->cols, p + r * width, along, (float)f->scale, ds + r * width);
     }
-    if (a->dv) into_keys(f, t, p, dout, a->dv);
-    if (a->dk) into_keys(f, t, ds, q, a->dk);
+    if (to->dv) into_keys(f, t, p, dout, to->dv, to->ld);
+    if (to->dk) into_keys(f, t, ds, q, to->dk, to->ld);
     if (!a->dq) return;
     times_keys(f, t, ds, f->prefix_k, f->k, dq);
     for (int64_t r = 0; r < t->rows; r++) add_row(d, dq + r * d, (float *)a->dq + query_at(f, t, r / t->n, r % t->n));
 }
 
-/* One thread walks all tiles of a (batch, kv head), so that dk and dv are added up in a fixed order. */
+/* One thread walks tiles of a (batch, kv head) in order, since all of them add to the same dk and dv. Where that leaves too few
+ * units for the threads, every share-th tile makes a unit, with a dk and dv of its own that are added up at the end. */
+enum { ENOUGH = 16 };
+
+static int64_t shares_of(const attn *f) { return bk_max_i64(1, bk_min_i64(tiles_of(f), bk_tiles(ENOUGH, f->batch * f->kv_heads))); }
+static int64_t own_size(const attn *f) { return shares_of(f) > 1 ? f->tokens * f->dim : 0; }
+
+size_t bk_cpu_attention_bwd_work(const bk_attention_bwd_args *a) {
+    const attn *f = &a->f;
+    if (!f->tokens || !f->batch) return 0;
+    return threads() * slice(f, 3, 2) + 2 * sizeof(float) * (size_t)(f->batch * f->kv_heads * shares_of(f) * own_size(f));
+}
+
+/* dk[b, :, kv] += own[share][tokens, d], one share after the other */
+static void add_shares(const attn *f, int64_t unit, const float *own, int64_t apart, float *dk) {
+    for (int64_t share = 0; share < shares_of(f); share++)
+        for (int64_t i = 0; i < f->tokens; i++)
+            add_row(f->dim, own + share * apart + i * f->dim, dk + ((unit / f->kv_heads * f->tokens + i) * f->kv_heads + unit % f->kv_heads) * f->dim);
+}
+
 bk_status bk_cpu_attention_bwd(const bk_attention_bwd_args *a, const bk_work *w) {
     const attn *f = &a->f;
     if (!f->tokens || !f->batch) return BK_OK;
-    void *scratch = bk_cpu_scratch(w, bk_cpu_attention_bwd_work(a));
+    char *scratch = bk_cpu_scratch(w, bk_cpu_attention_bwd_work(a));
     if (!scratch) return BK_ENOMEM;
     size_t bytes = slice(f, 3, 2);
+    int64_t shares = shares_of(f), units = f->batch * f->kv_heads, size = own_size(f);
+    float *own = (float *)(void *)(scratch + threads() * bytes); /* [units][shares][dk and dv][tokens, d] */
 #pragma omp parallel for schedule(dynamic)
-    for (int64_t u = 0; u < f->batch * f->kv_heads; u++)
-        for (int64_t i = 0; i < tiles_of(f); i++) {
-            tile t = tile_at(f, u / f->kv_heads, u % f->kv_heads, i);
-            backward_tile(a, &t, slice_at(scratch, bytes));
+    for (int64_t u = 0; u < units * shares; u++) {
+        int64_t b = u / shares / f->kv_heads, kv = u / shares % f->kv_heads;
+        int64_t first = (b * f->tokens * f->kv_heads + kv) * f->dim;
+        sink to = {a->dk ? (float *)a->dk + first : 0, a->dv ? (float *)a->dv + first : 0, f->kv_heads * f->dim};
+        if (shares > 1) {
+            float *mine = own + 2 * u * size;
+            memset(mine, 0, 2 * sizeof(float) * (size_t)size);
+            to = (sink){a->dk ? mine : 0, a->dv ? mine + size : 0, f->dim};
         }
+        for (int64_t i = u % shares; i < tiles_of(f); i += shares) {
+            tile t = tile_at(f, b, kv, i);
+            backward_tile(a, &t, &to, slice_at(scratch, bytes));
+        }
+    }
+    if (shares == 1) return BK_OK;
+#pragma omp parallel for schedule(static)
+    for (int64_t u = 0; u < units; u++) {
+        if (a->dk) add_shares(f, u, own + 2 * u * shares * size, 2 * size, a->dk);
+        if (a->dv) add_shares(f, u, own + 2 * u * shares * size + size, 2 * size, a->dv);
+    }
     return BK_OK;
 }
 
