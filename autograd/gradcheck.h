@@ -24,7 +24,7 @@ typedef bk_tensor *(*bk_graph)(bk_ctx *ctx, bk_tensor **in, void *user);
 typedef struct bk_gradcheck_report {
     int64_t compared;      /* derivatives compared, over all subsets */
     double worst;          /* largest |analytic - numeric| / max(|analytic|, |numeric|, 1e-3 max|numeric of that input|) */
-    char where[192];       /* input, index, both values of the worst */
+    char where[256];       /* input, index, both values of the worst */
 } bk_gradcheck_report;
 
 /* The cotangent is random (never ones), seeded by `seed`; rounding of fake-quantizers is frozen at the base point; every subset of the inputs to

@@ -298,7 +298,7 @@ bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, con
 
 struct bk_quantized {
     const bk_model *m;
-    bk_st_set *set;
+    const bk_st_set *set;
     bk_block_quant quant;
     int weight_bits;
     bool weight_symmetric;
