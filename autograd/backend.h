@@ -20,6 +20,11 @@ typedef struct bk_backend {
     bk_status (*copy)(void *dst, const void *src, size_t bytes);
     /* Scratch bytes that this call needs; pointers in args may be NULL. NULL function = none ever. */
     size_t (*work)(bk_slot slot, const void *args);
+    /* Threads that kernels use, 0 = all; NULL function: always one. Results do not depend on it. */
+    void (*set_threads)(int n);
+    int (*threads)(void);
+    /* What results depend on beside their inputs ("OpenBLAS Haswell"); NULL function: nothing. */
+    const char *(*flavour)(void);
     bk_kernels k;
 } bk_backend;
 

@@ -94,7 +94,7 @@ static void head_free(head *h)
 
 static bk_status head_load(head *h, const bk_backend *be, const bk_source *src, bk_error *err)
 {
-    *h = (head){.be = be, .cfg = bk_source_config(src)};
+    h->cfg = bk_source_config(src);
     int64_t c = h->cfg->hidden, v = h->cfg->vocab, rows = 1024;
     BK_TRY(bk_tensor_create(be, be->dtype, 1, (int64_t[]){c}, "final norm", &h->norm, err));
     BK_TRY(bk_tensor_create(be, be->dtype, 2, (int64_t[]){v, c}, "head", &h->w, err));
@@ -136,6 +136,7 @@ static bk_status score(bk_ctx *ctx, const head *h, const float *host, const int3
     return BK_OK;
 }
 
+/* Sums are taken sample by sample, so that the order of additions is fixed. */
 static bk_status score_samples(bk_ctx *ctx, const head *h, const bk_stream *s, const int32_t *ids, double *nll, float *host, bk_error *err)
 {
     int64_t t = bk_stream_tokens(s), c = bk_stream_width(s), scored = t - 1;
@@ -145,25 +146,33 @@ static bk_status score_samples(bk_ctx *ctx, const head *h, const bk_stream *s, c
     BK_TRY(bk_ctx_commit(ctx));
     for (int64_t i = 0; i < bk_stream_samples(s); i++) {
         BK_TRY(bk_stream_read(s, i, 1, host, err));
-        nll[i] = 0;
+        double sum = 0;
         for (int64_t p = 0; p < scored; p += HEAD_TOKENS) {
             int64_t n = scored - p < HEAD_TOKENS ? scored - p : HEAD_TOKENS;
-            BK_TRY(score(ctx, h, host + p * c, ids + i * t + p + 1, n, &nll[i], err));
+            BK_TRY(score(ctx, h, host + p * c, ids + i * t + p + 1, n, &sum, err));
         }
+        *nll += sum;
     }
     return BK_OK;
 }
 
-bk_status bk_nll(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const int32_t *ids, double *nll, bk_error *err)
+bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const int32_t *ids, bk_ppl *out, bk_error *err)
 {
-    head h;
+    head h = {.be = bk_ctx_backend(ctx)};
+    double nll = 0;
+    if (bk_stream_samples(s) < 1 || bk_stream_tokens(s) < 2)
+        return bk_fail(err, BK_EINVAL, "perplexity needs at least one window of two tokens");
     float *host = malloc((size_t)(bk_stream_tokens(s) * bk_stream_width(s)) * sizeof *host);
     if (!host) return bk_fail(err, BK_ENOMEM, "no memory for one sample");
     bk_status st = head_load(&h, bk_ctx_backend(ctx), src, err);
-    if (!st) st = score_samples(ctx, &h, s, ids, nll, host, err);
+    if (!st) st = score_samples(ctx, &h, s, ids, &nll, host, err);
     head_free(&h);
     free(host);
-    return st;
+    BK_TRY(st);
+    out->tokens = bk_stream_samples(s) * (bk_stream_tokens(s) - 1);
+    out->nll = nll / (double)out->tokens;
+    out->ppl = exp(out->nll);
+    return isfinite(out->nll) ? BK_OK : bk_fail(err, BK_ENUMERIC, "the perplexity is not finite");
 }
 
 static bk_status logits(bk_ctx *ctx, const head *h, const float *host, int64_t n, float *out, bk_error *err)
@@ -179,7 +188,7 @@ static bk_status logits(bk_ctx *ctx, const head *h, const float *host, int64_t n
 
 bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *host, int64_t n, float *out, bk_error *err)
 {
-    head h;
+    head h = {.be = bk_ctx_backend(ctx)};
     bk_status st = head_load(&h, bk_ctx_backend(ctx), src, err);
     bk_ctx_record(ctx, false);
     bk_ctx_measure(ctx);
@@ -191,32 +200,24 @@ bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *host, int64_
 }
 
 static bk_status perplexity(bk_ctx *ctx, const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, bk_stream *h,
-                            double *nll, const bk_watch *watch, bk_error *err)
+                            const bk_watch *watch, bk_ppl *out, bk_error *err)
 {
     BK_TRY(bk_embed_stream(src, ids, h, err));
     bk_ctx_measure(ctx);
     BK_TRY(bk_block_pass_measure(ctx, b, bk_stream_samples(h), bk_stream_tokens(h)));
     BK_TRY(bk_ctx_commit(ctx));
     BK_TRY(bk_model_pass(ctx, b, loader, h, watch, err));
-    return bk_nll(ctx, src, h, ids, nll, err);
+    return bk_score(ctx, src, h, ids, out, err);
 }
 
 bk_status bk_perplexity(const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, int64_t samples, int64_t tokens,
                         const bk_watch *watch, bk_ppl *out, bk_error *err)
 {
-    if (samples < 1 || tokens < 2) return bk_fail(err, BK_EINVAL, "perplexity needs at least one window of two tokens");
     bk_stream *h = NULL;
     bk_ctx *ctx = bk_ctx_new(b->be, err);
-    double *nll = malloc((size_t)samples * sizeof *nll), sum = 0;
-    bk_status st = ctx && nll ? bk_stream_create(&h, samples, tokens, b->cfg.hidden, err) : bk_fail(err, BK_ENOMEM, "no memory");
-    if (!st) st = perplexity(ctx, src, b, loader, ids, h, nll, watch, err);
-    for (int64_t i = 0; !st && i < samples; i++) sum += nll[i];
-    out->tokens = samples * (tokens - 1);
-    out->nll = sum / (double)out->tokens;
-    out->ppl = exp(out->nll);
-    if (!st && !isfinite(out->nll)) st = bk_fail(err, BK_ENUMERIC, "the perplexity is not finite");
+    bk_status st = ctx ? bk_stream_create(&h, samples, tokens, b->cfg.hidden, err) : BK_ENOMEM;
+    if (!st) st = perplexity(ctx, src, b, loader, ids, h, watch, out, err);
     bk_stream_free(h);
     bk_ctx_free(ctx);
-    free(nll);
     return st;
 }

@@ -31,17 +31,16 @@ bk_status bk_block_pass_measure(bk_ctx *ctx, bk_block *b, int64_t samples, int64
 /* All blocks over a stream, in place: layer by layer over all samples. */
 bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_stream *h, const bk_watch *watch, bk_error *err) BK_MUST_USE;
 
-/* Negative log-likelihood of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not scored.
- * nll [samples] gets sums over tokens - 1 scored tokens (decision 17). */
-bk_status bk_nll(bk_ctx *ctx, const bk_source *src, const bk_stream *h, const int32_t *ids, double *nll, bk_error *err) BK_MUST_USE;
-
-/* Logits of the given positions of one sample's hidden states: h [n, hidden] -> out [n, vocab]. */
-bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *h, int64_t n, float *out, bk_error *err) BK_MUST_USE;
-
 typedef struct bk_ppl {
     double ppl, nll; /* nll: mean per scored token; ppl = exp(nll) */
     int64_t tokens;  /* scored */
 } bk_ppl;
+
+/* Perplexity of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not scored (decision 17). */
+bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *h, const int32_t *ids, bk_ppl *out, bk_error *err) BK_MUST_USE;
+
+/* Logits of the given positions of one sample's hidden states: h [n, hidden] -> out [n, vocab]. */
+bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *h, int64_t n, float *out, bk_error *err) BK_MUST_USE;
 
 /* Perplexity of a model on windows of ids: embed, all blocks, head. */
 bk_status bk_perplexity(const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, int64_t samples, int64_t tokens,

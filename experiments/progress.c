@@ -14,7 +14,7 @@
 /* Characters of the line that stands on the terminal without a line end, 0 = none. One terminal, one line. */
 static int line_width;
 
-static double now(void)
+double bk_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -67,14 +67,14 @@ static void draw(bk_progress *p, double t)
 
 void bk_progress_begin(bk_progress *p, const char *stage, int number, int of, int64_t total)
 {
-    double t = now();
+    double t = bk_seconds();
     *p = (bk_progress){.stage = stage, .number = number, .of = of, .total = total, .began = t, .drawn = t};
 }
 
 void bk_progress_step(bk_progress *p, int64_t by)
 {
     p->done += by;
-    if (bk_log_enabled(BK_LOG_INFO)) draw(p, now());
+    if (bk_log_enabled(BK_LOG_INFO)) draw(p, bk_seconds());
 }
 
 void bk_progress_end(bk_progress *p)
@@ -82,6 +82,6 @@ void bk_progress_end(bk_progress *p)
     char head[128], took[32];
     bk_progress_clear_line();
     head_text(p, head, sizeof head);
-    time_text(now() - p->began, took, sizeof took);
+    time_text(bk_seconds() - p->began, took, sizeof took);
     bk_log(BK_LOG_INFO, "%s: done in %s", head, took);
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+double bk_seconds(void); /* monotonic clock */
+
 typedef struct bk_progress {
     const char *stage; /* stays the caller's */
     int number, of;    /* stage n of m; of = 0: a stage alone */

@@ -3,6 +3,9 @@
 #include <sys/mman.h>
 
 #include "autograd/backend.h"
+#include <cblas.h>
+#include <omp.h>
+
 #include "backends/cpu/cpu.h"
 
 /* Large arrays get huge pages: a training step walks over hundreds of megabytes, and page faults and TLB misses would show. */
@@ -50,6 +53,13 @@ static size_t cpu_work(bk_slot slot, const void *args) {
     }
 }
 
+static void cpu_set_threads(int n) { omp_set_num_threads(n > 0 ? n : omp_get_num_procs()); }
+
+static int cpu_threads(void) { return omp_get_max_threads(); }
+
+/* The kernels that OpenBLAS chose for this processor. */
+static const char *cpu_flavour(void) { return openblas_get_corename(); }
+
 const bk_backend *bk_backend_cpu(void) {
     static const bk_backend cpu = {
         .name = "cpu",
@@ -61,6 +71,9 @@ const bk_backend *bk_backend_cpu(void) {
         .download = cpu_copy,
         .copy = cpu_copy,
         .work = cpu_work,
+        .set_threads = cpu_set_threads,
+        .threads = cpu_threads,
+        .flavour = cpu_flavour,
         .k = {
 #define BK_SLOT(name, args) .name = bk_cpu_##name,
             BK_SLOTS(BK_SLOT)

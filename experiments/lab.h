@@ -1,0 +1,67 @@
+/* What nearly every verb opens: a model seen through its transforms, its tokenizer, a backend; and the rows of an evaluation. */
+#ifndef BK_LAB_H
+#define BK_LAB_H
+
+#include "blocks/init.h"
+#include "blocks/outliers.h"
+#include "blocks/pass.h"
+#include "blocks/prefix.h"
+#include "blocks/quantized.h"
+#include "experiments/progress.h"
+#include "experiments/schema.h"
+#include "io/text.h"
+#include "io/tokenizer.h"
+
+typedef struct bk_lab {
+    const bk_backend *be;
+    bk_model *model;
+    bk_tokenizer *tok;
+    bk_quantized *quantized; /* NULL unless the model is a run's quantized one */
+    int64_t bos;             /* the id that a prefix ends with: the model file's BOS, else EOS, else -1 (decision 8) */
+} bk_lab;
+
+bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err) BK_MUST_USE;
+void bk_lab_close(bk_lab *lab);
+/* "none", "all" or a list of "r1,r2,r3,r4". */
+bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err) BK_MUST_USE;
+/* "none", "auto" or "1,2,3". *automatic is set for "auto"; ids has room for BK_PREFIX_MAX. */
+bk_status bk_prefix_parse(const char *text, bool *automatic, int32_t *ids, int64_t *n, bk_error *err) BK_MUST_USE;
+
+/* How texts become ids. `prefixed`: a prefix is active, so no BOS is put in front (decision 9). */
+typedef struct bk_text_policy {
+    bool bos_auto, parse_special, strip_bos;
+    const char *join; /* NULL or "" = bytes as they are */
+} bk_text_policy;
+bk_status bk_lab_text(const bk_lab *lab, const char *path, const bk_text_policy *policy, bool prefixed, bk_text *out, bk_error *err) BK_MUST_USE;
+/* "none", "added" (one BOS in front of the text), "kept" (BOS ids stand in the text), "prefix": the policy in force, for JSON. */
+const char *bk_bos_in_force(const bk_lab *lab, const bk_text *text, const bk_text_policy *policy, bool prefixed);
+
+/* A progress bar as a bk_watch; stops when a signal came. */
+bk_watch bk_watch_progress(bk_progress *p);
+
+/* One row of a table: a way to quantize, on a source with or without prefix. */
+typedef struct bk_row {
+    const bk_source *src;
+    const bk_prefix *prefix;      /* NULL or n = 0: none */
+    const bk_block_quant *quant;  /* NULL: full precision */
+    bk_init_options init;
+    const bk_run_config *skips;   /* quant.skip; NULL = nothing skipped */
+    const bk_samples *calibration; /* NULL only if nothing has to be measured */
+} bk_row;
+
+/* Called after a block was initialised, before it runs. */
+typedef bk_status (*bk_row_hook)(void *user, bk_ctx *ctx, bk_block *b, int64_t layer, bk_error *err);
+
+/* Initialises block after block on the stream of the blocks before it (decision 23) and takes the evaluation windows through; eval NULL: only
+ * the hook is wanted. */
+bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *eval, bk_row_hook hook, void *user, const bk_watch *watch,
+                     bk_ppl *out, bk_error *err) BK_MUST_USE;
+/* Masks of quant.skip for one block. */
+void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights);
+/* True if initialising this row has to look at activations. */
+bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
+
+/* Perplexity of an open quantized model (decision 17). */
+bk_status bk_lab_quantized_ppl(const bk_lab *lab, const bk_samples *eval, const bk_watch *watch, bk_ppl *out, bk_error *err) BK_MUST_USE;
+
+#endif
