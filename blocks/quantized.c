@@ -297,7 +297,8 @@ bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, con
 /* --- reading --- */
 
 struct bk_quantized {
-    const bk_model *m;
+    const bk_model *m; /* NULL while a single shard is read */
+    const char *path;  /* for messages */
     const bk_st_set *set;
     bk_block_quant quant;
     int weight_bits;
@@ -327,7 +328,7 @@ static bk_status spec_from_json(const bk_json *o, const char *path, const char *
 
 static bk_status read_config(bk_quantized *q, bk_error *err)
 {
-    const char *path = bk_model_path(q->m);
+    const char *path = q->path;
     const bk_config *c = bk_model_config(q->m);
     const bk_json *j = bk_json_get(bk_model_json(q->m), "quantization_config");
     int64_t version = bk_json_int(bk_json_get(j, "version"), 0);
@@ -353,9 +354,9 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
 static bk_status find(const bk_quantized *q, const char *name, int64_t count, bk_st_dtype dtype, const bk_st_tensor **t, bk_error *err)
 {
     *t = bk_st_find(q->set, name);
-    if (!*t) return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing", bk_model_path(q->m), name);
+    if (!*t) return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing", q->path, name);
     if ((*t)->count == count && (*t)->dtype == dtype) return BK_OK;
-    return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has %lld values of type %s, want %lld of %s", bk_model_path(q->m), name,
+    return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has %lld values of type %s, want %lld of %s", q->path, name,
                    (long long)(*t)->count, bk_st_dtype_name((*t)->dtype), (long long)count, bk_st_dtype_name(dtype));
 }
 
@@ -365,7 +366,7 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     const bk_json *ids = bk_json_get(bk_json_get(bk_model_json(q->m), "quantization_config"), "prefix_ids");
     bk_prefix *p = &q->prefix;
     *p = (bk_prefix){.n = (int64_t)bk_json_size(ids), .layers = c->layers, .kv_heads = c->kv_heads, .head_dim = c->head_dim};
-    if (p->n > c->max_positions) return bk_fail(err, BK_EFORMAT, "%s/config.json: %lld prefix ids", bk_model_path(q->m), (long long)p->n);
+    if (p->n > c->max_positions) return bk_fail(err, BK_EFORMAT, "%s/config.json: %lld prefix ids", q->path, (long long)p->n);
     int64_t count = p->layers * p->kv_heads * p->n * p->head_dim;
     p->ids = malloc((size_t)(p->n + 1) * sizeof *p->ids);
     p->k = malloc((size_t)(count + 1) * sizeof *p->k);
@@ -380,15 +381,10 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     return bk_st_read_f32(q->set, t, 0, count, p->v, err);
 }
 
-bk_status bk_quantized_open(const bk_model *m, bk_quantized **out, bk_error *err)
+/* Buffers for the largest linear. */
+static bk_status make_room(bk_quantized *q, const bk_config *c, bk_error *err)
 {
-    const bk_config *c = bk_model_config(m);
     int64_t largest = 0;
-    *out = NULL;
-    bk_quantized *q = calloc(1, sizeof *q);
-    if (!q) return bk_fail(err, BK_ENOMEM, "no memory");
-    q->m = m;
-    q->set = bk_model_tensors(m);
     for (int i = 0; i < BK_W_COUNT; i++) {
         int64_t rows, cols;
         bk_linear_shape(c, i, &rows, &cols);
@@ -396,7 +392,19 @@ bk_status bk_quantized_open(const bk_model *m, bk_quantized **out, bk_error *err
     }
     q->buf = malloc((size_t)largest * sizeof *q->buf);
     q->codes = malloc((size_t)largest);
-    bk_status st = q->buf && q->codes ? read_config(q, err) : bk_fail(err, BK_ENOMEM, "no memory for one linear");
+    return q->buf && q->codes ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for one linear");
+}
+
+bk_status bk_quantized_open(const bk_model *m, bk_quantized **out, bk_error *err)
+{
+    *out = NULL;
+    bk_quantized *q = calloc(1, sizeof *q);
+    if (!q) return bk_fail(err, BK_ENOMEM, "no memory");
+    q->m = m;
+    q->path = bk_model_path(m);
+    q->set = bk_model_tensors(m);
+    bk_status st = make_room(q, bk_model_config(m), err);
+    if (!st) st = read_config(q, err);
     if (!st) st = read_prefix(q, err);
     if (st) bk_quantized_close(q);
     else *out = q;
@@ -450,7 +458,7 @@ static bk_status read_codes(bk_quantized *q, int64_t layer, int w, const bk_st_t
     snprintf(name, sizeof name, "model.layers.%lld.quant.w_%s.step", (long long)layer, bk_linear_name[w]);
     step = bk_st_find(q->set, name);
     if (!step || step->count < rows || cols % (step->count / rows) || step->count % rows)
-        return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing or of a wrong size", bk_model_path(q->m), name);
+        return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing or of a wrong size", q->path, name);
     int64_t groups = step->count / rows, group = cols / groups;
     snprintf(name, sizeof name, "model.layers.%lld.quant.w_%s.zero", (long long)layer, bk_linear_name[w]);
     if (!q->weight_symmetric) BK_TRY(find(q, name, step->count, BK_ST_F32, &zero, err));
@@ -500,12 +508,9 @@ static bk_status read_small(bk_quantized *q, const char *name, bk_block *b, bk_t
     return bk_write(b->be, to, 0, q->buf, n, err);
 }
 
-bk_status bk_quantized_load(void *user, int64_t layer, bk_block *b, bk_error *err)
+static bk_status read_block(bk_quantized *q, int64_t layer, bk_block *b, bk_error *err)
 {
-    bk_quantized *q = user;
     char name[160];
-    b->skip_sites = q->skip_sites ? q->skip_sites[layer] : 0;
-    bk_block_quantize(b, true, true);
     for (int i = 0; i < BK_W_COUNT; i++) BK_TRY(read_linear(q, layer, i, b, err));
     for (int i = 0; i < BK_NORM_COUNT; i++) {
         if (!b->norm[i]) continue;
@@ -519,5 +524,29 @@ bk_status bk_quantized_load(void *user, int64_t layer, bk_block *b, bk_error *er
         snprintf(name, sizeof name, "model.layers.%lld.quant.%s", (long long)layer, t->name);
         BK_TRY(read_small(q, name, b, t, err));
     }
+    return BK_OK;
+}
+
+bk_status bk_quantized_load(void *user, int64_t layer, bk_block *b, bk_error *err)
+{
+    bk_quantized *q = user;
+    b->skip_sites = q->skip_sites ? q->skip_sites[layer] : 0;
+    bk_block_quantize(b, true, true);
+    BK_TRY(read_block(q, layer, b, err));
     return q->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&q->prefix, layer), bk_prefix_v(&q->prefix, layer), err) : BK_OK;
+}
+
+bk_status bk_quantized_read_block(bk_block *b, int64_t layer, const char *dir, const bk_qspec *weight, bk_error *err)
+{
+    char path[4096];
+    bk_st_set *set;
+    shard_path(path, sizeof path, dir, layer, b->cfg.layers);
+    BK_TRY(bk_st_open(path, &set, err));
+    bk_quantized q = {.path = path, .set = set, .weight_bits = weight->bits, .weight_symmetric = weight->symmetric};
+    bk_status st = make_room(&q, &b->cfg, err);
+    if (!st) st = read_block(&q, layer, b, err);
+    free(q.buf);
+    free(q.codes);
+    bk_st_close(set);
+    return st;
 }

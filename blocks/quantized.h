@@ -21,6 +21,9 @@ typedef struct bk_quantized_info {
 bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, const char *dir, bk_error *err) BK_MUST_USE;
 /* True if that shard is there, complete (its name exists only then). */
 bool bk_quantized_has_block(const char *dir, int64_t layer, int64_t layers);
+/* Brings such a shard back into a block whose weights are not quantized (weight.bits 16) and whose sites are: hardened weights, quantizer parameters.
+ * weight: how they were quantized. */
+bk_status bk_quantized_read_block(bk_block *b, int64_t layer, const char *dir, const bk_qspec *weight, bk_error *err) BK_MUST_USE;
 /* Writes the last shard, index and config.json, when all layers are there. The tokenizer is the caller's (bk_tokenizer_save). */
 bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, const bk_quantized_info *info, const char *dir, bk_error *err) BK_MUST_USE;
 
