@@ -59,7 +59,8 @@ struct bk_tokenizer {
     bool strip_space; /* decoding drops the space that encoding puts in front */
     float *score;     /* [n] of a SentencePiece model, else NULL */
     char *chat_template;
-    char *folder; /* where it came from, NULL for GGUF */
+    char *folder;    /* where it came from, NULL for GGUF */
+    bool has_config; /* with a tokenizer_config.json */
 };
 
 /* GPT-2's printable alphabet: the code point that stands for a byte, and back (-1 if the code point is not in it). */
@@ -79,6 +80,9 @@ bk_status bk_tokenizer_finish(bk_tokenizer *t, bk_error *err) BK_MUST_USE;
 
 /* tokenizer.json and tokenizer_config.json (or NULL); the documents may be freed afterwards. */
 bk_status bk_tokenizer_from_json(const bk_json *tokenizer, const bk_json *config, bk_tokenizer **out, bk_error *err) BK_MUST_USE;
+
+/* Normalizer and pre-tokenizer of a tokenizer.json; what is not supported is BK_EUNSUP by name. */
+bk_status bk_tokenizer_load_steps(bk_tokenizer *t, const bk_json *tokenizer, bk_error *err) BK_MUST_USE;
 
 /* Merges of a SentencePiece model: every way to cut a token into two tokens, ranked by the token's score (equal scores, equal rank). */
 bk_status bk_tokenizer_merges_from_scores(bk_tokenizer *t, bk_error *err) BK_MUST_USE;
