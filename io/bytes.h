@@ -1,4 +1,4 @@
-/* Little-endian numbers in files, half floats, products that cannot overflow. */
+/* Little-endian numbers in files, products that cannot overflow. */
 #ifndef BK_BYTES_H
 #define BK_BYTES_H
 
@@ -41,16 +41,6 @@ static inline float bk_f32_of_bits(uint32_t bits)
 static inline float bk_bf16_to_f32(uint16_t h)
 {
     return bk_f32_of_bits((uint32_t)h << 16);
-}
-
-/* IEEE binary16, exact, subnormals included. */
-static inline float bk_f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
-    if (exponent == 31) return bk_f32_of_bits(sign | 0x7f800000 | fraction << 13);
-    if (exponent != 0) return bk_f32_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-    float tiny = (float)fraction * 0x1p-24f;
-    return sign ? -tiny : tiny;
 }
 
 /* *n *= by; false (and *n unchanged) when the product is above `limit`. */

@@ -6,8 +6,17 @@
 #include <stddef.h>
 
 #include "io/bytes.h"
+#include "io/half.h"
 
 #define K 256
+
+static float half_at(const unsigned char *s)
+{
+    const uint16_t h = bk_load16(s);
+    float v;
+    bk_f32_from_f16(&v, &h, 1);
+    return v;
+}
 
 static void from_f32(const unsigned char *s, float *y, int64_t n)
 {
@@ -16,7 +25,12 @@ static void from_f32(const unsigned char *s, float *y, int64_t n)
 
 static void from_f16(const unsigned char *s, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = bk_f16_to_f32(bk_load16(s + 2 * i));
+    uint16_t h[256];
+    for (int64_t some; n > 0; s += 2 * some, y += some, n -= some) {
+        some = n < 256 ? n : 256;
+        memcpy(h, s, (size_t)some * sizeof *h); /* aligned */
+        bk_f32_from_f16(y, h, some);
+    }
 }
 
 static void from_bf16(const unsigned char *s, float *y, int64_t n)
@@ -27,7 +41,7 @@ static void from_bf16(const unsigned char *s, float *y, int64_t n)
 static void from_q8_0(const unsigned char *s, float *y, int64_t n)
 {
     for (; n > 0; n--, s += 34, y += 32) {
-        float d = bk_f16_to_f32(bk_load16(s));
+        float d = half_at(s);
         for (int i = 0; i < 32; i++) y[i] = (float)(int8_t)s[2 + i] * d;
     }
 }
@@ -44,23 +58,23 @@ static inline void unpack32(const unsigned char *codes, uint32_t fifth, int zero
 
 static void from_q4_0(const unsigned char *s, float *y, int64_t n)
 {
-    for (; n > 0; n--, s += 18, y += 32) unpack32(s + 2, 0, 8, bk_f16_to_f32(bk_load16(s)), 0, y);
+    for (; n > 0; n--, s += 18, y += 32) unpack32(s + 2, 0, 8, half_at(s), 0, y);
 }
 
 static void from_q4_1(const unsigned char *s, float *y, int64_t n)
 {
-    for (; n > 0; n--, s += 20, y += 32) unpack32(s + 4, 0, 0, bk_f16_to_f32(bk_load16(s)), bk_f16_to_f32(bk_load16(s + 2)), y);
+    for (; n > 0; n--, s += 20, y += 32) unpack32(s + 4, 0, 0, half_at(s), half_at(s + 2), y);
 }
 
 static void from_q5_0(const unsigned char *s, float *y, int64_t n)
 {
-    for (; n > 0; n--, s += 22, y += 32) unpack32(s + 6, bk_load32(s + 2), 16, bk_f16_to_f32(bk_load16(s)), 0, y);
+    for (; n > 0; n--, s += 22, y += 32) unpack32(s + 6, bk_load32(s + 2), 16, half_at(s), 0, y);
 }
 
 static void from_q5_1(const unsigned char *s, float *y, int64_t n)
 {
     for (; n > 0; n--, s += 24, y += 32)
-        unpack32(s + 8, bk_load32(s + 4), 0, bk_f16_to_f32(bk_load16(s)), bk_f16_to_f32(bk_load16(s + 2)), y);
+        unpack32(s + 8, bk_load32(s + 4), 0, half_at(s), half_at(s + 2), y);
 }
 
 /* Scale and minimum of run i (of 8): 6 bits each in 12 bytes, the upper two bits of the last four tucked into the first eight bytes. */
@@ -77,7 +91,7 @@ static void scale_min(const unsigned char *p, int i, int *scale, int *min)
 /* Q4_K and Q5_K: 8 runs of 32, value j of run i in half i % 2 of byte 32 (i / 2) + j; its fifth bit is bit i of byte j of `fifth`. */
 static void unpack_k(const unsigned char *s, const unsigned char *fifth, const unsigned char *codes, float *y)
 {
-    float d = bk_f16_to_f32(bk_load16(s)), dmin = bk_f16_to_f32(bk_load16(s + 2));
+    float d = half_at(s), dmin = half_at(s + 2);
     for (int i = 0; i < 8; i++) {
         int scale, min;
         scale_min(s + 4, i, &scale, &min);
@@ -104,7 +118,7 @@ static void from_q5_k(const unsigned char *s, float *y, int64_t n)
 static void from_q6_k(const unsigned char *s, float *y, int64_t n)
 {
     for (; n > 0; n--, s += 210, y += K) {
-        float d = bk_f16_to_f32(bk_load16(s + 208));
+        float d = half_at(s + 208);
         for (int i = 0; i < K; i++) {
             int half = i / 128, run = i % 128 / 32, j = i % 32;
             int low = s[half * 64 + run % 2 * 32 + j] >> run / 2 * 4 & 15, high = s[128 + half * 32 + j] >> run * 2 & 3;

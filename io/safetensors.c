@@ -5,6 +5,7 @@
 
 #include "io/bytes.h"
 #include "io/file.h"
+#include "io/half.h"
 
 #define MAX_HEADER 100000000u
 #define BUFFER 65536
@@ -372,17 +373,19 @@ bk_status bk_st_read_raw(const bk_st_set *s, const bk_st_tensor *t, int64_t firs
     return bk_file_read(f, t->offset + (uint64_t)first * size, dst, (size_t)n * size, err);
 }
 
-static void widen(bk_st_dtype dtype, const unsigned char *src, float *dst, int64_t n)
+typedef union buffer {
+    uint16_t half[BUFFER / 2];
+    double wide[BUFFER / 8];
+} buffer;
+
+static void to_f32(bk_st_dtype dtype, const buffer *src, float *dst, int64_t n)
 {
-    double d;
-    for (int64_t i = 0; i < n; i++) {
-        if (dtype == BK_ST_F16)
-            dst[i] = bk_f16_to_f32(bk_load16(src + 2 * i));
-        else if (dtype == BK_ST_BF16)
-            dst[i] = bk_bf16_to_f32(bk_load16(src + 2 * i));
-        else
-            memcpy(&d, src + 8 * i, sizeof d), dst[i] = (float)d;
-    }
+    if (dtype == BK_ST_F16)
+        bk_f32_from_f16(dst, src->half, n);
+    else if (dtype == BK_ST_BF16)
+        for (int64_t i = 0; i < n; i++) dst[i] = bk_bf16_to_f32(src->half[i]);
+    else
+        for (int64_t i = 0; i < n; i++) dst[i] = (float)src->wide[i];
 }
 
 bk_status bk_st_read_f32(const bk_st_set *s, const bk_st_tensor *t, int64_t first, int64_t n, float *dst, bk_error *err)
@@ -391,13 +394,14 @@ bk_status bk_st_read_f32(const bk_st_set *s, const bk_st_tensor *t, int64_t firs
     if (t->dtype != BK_ST_F16 && t->dtype != BK_ST_BF16 && t->dtype != BK_ST_F64)
         return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' is of dtype %s; weights are read from F32, F16, BF16 and F64",
                        bk_st_file_path(s, t->file), t->name, dtype_names[t->dtype]);
-    unsigned char buf[BUFFER];
+    buffer buf;
     const int64_t room = BUFFER / (int64_t)dtype_sizes[t->dtype];
-    for (int64_t some; n > 0; first += some, dst += some, n -= some) {
-        some = n < room ? n : room;
-        BK_TRY(bk_st_read_raw(s, t, first, some, buf, err));
-        widen(t->dtype, buf, dst, some);
-    }
+    do { /* once even for nothing: the range is checked */
+        int64_t some = n < room ? n : room;
+        BK_TRY(bk_st_read_raw(s, t, first, some, &buf, err));
+        to_f32(t->dtype, &buf, dst, some);
+        first += some, dst += some, n -= some;
+    } while (n > 0);
     return BK_OK;
 }
 

@@ -8,6 +8,7 @@
 
 void bytes_put(bytes *b, const void *p, size_t n)
 {
+    if (n == 0) return;
     if (b->n + n > b->room) {
         b->room = 2 * (b->n + n) + 64;
         b->p = realloc(b->p, b->room);

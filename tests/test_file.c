@@ -1,11 +1,10 @@
 #include <check.h>
-#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -142,11 +141,15 @@ START_TEST(file_size_limit_is_enospc_and_keeps_the_old_file)
 {
     write_text(at("f"), "old");
     signal(SIGXFSZ, SIG_IGN);
-    struct rlimit limit = {4096, 4096};
+    struct rlimit old, limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old;
+    limit.rlim_cur = 4096;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    char *big = calloc(1, 8192);
-    ck_assert_int_eq(bk_write_file(at("f"), big, 8192, &err), BK_ENOSPC);
-    free(big);
+    static const char big[8192];
+    bk_status status = bk_write_file(at("f"), big, sizeof big, &err);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_int_eq(status, BK_ENOSPC);
     check_text(at("f"), "old");
     ck_assert(!bk_exists(at("f.partial")));
 }

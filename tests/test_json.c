@@ -180,6 +180,7 @@ START_TEST(save_and_load)
     ck_assert_int_eq(bk_json_load(path, &back, &err), BK_OK);
     ck_assert_int_eq(bk_json_int(bk_json_get(back, "a"), -1), 1);
     unlink(path);
+    bk_json_free(back);
     ck_assert_int_eq(bk_json_load(path, &back, &err), BK_EIO);
     bk_json_free(v);
     free(text);
