@@ -99,7 +99,7 @@ bk_status bk_cpu_loss_fwd(const bk_loss_fwd_args *a, const bk_work *w) {
 BK_CLONES static void square_bwd_row(int64_t n, const float *p, const float *t, float factor, float bound, float *restrict dp) {
     for (int64_t i = 0; i < n; i++) {
         float d = factor * (p[i] - bk_clamp(t[i], -bound, bound));
-        dp[i] += __builtin_fabsf(p[i]) > bound ? 0.0f : d;
+        dp[i] += bk_select(__builtin_fabsf(p[i]) > bound, 0.0f, d);
     }
 }
 

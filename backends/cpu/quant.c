@@ -45,7 +45,7 @@ BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s,
         float v = x[i] / s;
         float level = bk_rne(v);
         float q = bk_clamp(level, lo, hi);
-        float pass = (level >= lo) & (level <= hi) ? dy[i] : 0.0f;
+        float pass = bk_select((level >= lo) & (level <= hi), dy[i], 0.0f);
         step[l] += dy[i] * q - pass * v;
         outside[l] += dy[i] - pass;
         if (dx) dx[i] += pass;
@@ -147,7 +147,7 @@ BK_CLONES static float grid_bwd(int64_t n, const float *x, const bk_quant_grid *
     BK_LANE_LOOP(n, {
         float v = x[i] / q.div * q.mul;
         float level = bk_rne(v);
-        float pass = (level >= q.lo) & (level <= q.hi) ? dy[i] : 0.0f;
+        float pass = bk_select((level >= q.lo) & (level <= q.hi), dy[i], 0.0f);
         sum[l] += dy[i] * bk_clamp(level, q.lo, q.hi) - pass * v;
         if (dx) dx[i] += pass;
     });
