@@ -24,8 +24,7 @@ BK_CLONES static void butterflies(int64_t n, float *x) {
     }
     for (; h < n; h *= 2)
         for (int64_t i = 0; i < n; i += 2 * h) {
-            float *lo = x + i, *hi = x + i + h;
-#pragma GCC ivdep
+            float *restrict lo = x + i, *restrict hi = x + i + h;
             for (int64_t j = 0; j < h; j++) {
                 float p = lo[j], q = hi[j];
                 lo[j] = p + q;
