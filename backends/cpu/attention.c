@@ -153,19 +153,9 @@ BK_CLONES static void probability_row(const visible *v, float lse, float *x) {
     for (int64_t i = v->end; i < v->cols; i++) x[i] = 0.0f;
 }
 
-BK_CLONES static float dot_row(int64_t n, const float *x, const float *y) {
-    float lane[BK_LANES] = {0};
-    BK_LANE_LOOP(n, lane[l] += x[i] * y[i]);
-    return bk_tree(lane);
-}
-
 /* dp = scale p (dp - along) */
 BK_CLONES static void dscore_row(int64_t n, const float *p, float along, float scale, float *restrict dp) {
     for (int64_t i = 0; i < n; i++) dp[i] = scale * (p[i] * (dp[i] - along));
-}
-
-BK_CLONES static void add_row(int64_t n, const float *x, float *restrict y) {
-    for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
 
 /* Where the gradients of one (batch, kv head)'s keys and values go: token 0, rows ld apart; NULL if not wanted */
@@ -186,14 +176,14 @@ static void backward_tile(const bk_attention_bwd_args *a, const tile *t, const s
         int64_t g = r / t->n, i = r % t->n;
         visible v = visible_of(f, t, i);
         probability_row(&v, ((const float *)f->lse)[(t->b * f->heads + t->kv * group_of(f) + g) * f->tokens + t->t0 + i], p + r * width);
-        float along = dot_row(d, dout + r * d, (const float *)f->o + query_at(f, t, g, i));
+        float along = (float)bk_cpu_dot(d, dout + r * d, (const float *)f->o + query_at(f, t, g, i));
         dscore_row(t->cols, p + r * width, along, (float)f->scale, ds + r * width);
     }
     if (to->dv) into_keys(f, t, p, dout, to->dv, to->ld);
     if (to->dk) into_keys(f, t, ds, q, to->dk, to->ld);
     if (!a->dq) return;
     times_keys(f, t, ds, f->prefix_k, f->k, dq);
-    for (int64_t r = 0; r < t->rows; r++) add_row(d, dq + r * d, (float *)a->dq + query_at(f, t, r / t->n, r % t->n));
+    for (int64_t r = 0; r < t->rows; r++) bk_cpu_add_to(d, dq + r * d, (float *)a->dq + query_at(f, t, r / t->n, r % t->n));
 }
 
 /* One thread walks tiles of a (batch, kv head) in order, since all of them add to the same dk and dv. Where that leaves too few
@@ -213,7 +203,7 @@ size_t bk_cpu_attention_bwd_work(const bk_attention_bwd_args *a) {
 static void add_shares(const attn *f, int64_t unit, const float *own, int64_t apart, float *dk) {
     for (int64_t share = 0; share < shares_of(f); share++)
         for (int64_t i = 0; i < f->tokens; i++)
-            add_row(f->dim, own + share * apart + i * f->dim, dk + ((unit / f->kv_heads * f->tokens + i) * f->kv_heads + unit % f->kv_heads) * f->dim);
+            bk_cpu_add_to(f->dim, own + share * apart + i * f->dim, dk + ((unit / f->kv_heads * f->tokens + i) * f->kv_heads + unit % f->kv_heads) * f->dim);
 }
 
 bk_status bk_cpu_attention_bwd(const bk_attention_bwd_args *a, const bk_work *w) {

@@ -59,6 +59,11 @@ void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out);
 /* Halving tree over n numbers; destroys them. 0 for n = 0. */
 double bk_cpu_tree_sum(double *part, int64_t n);
 
+/* Rows of n: dot product, largest magnitude, y += x */
+double bk_cpu_dot(int64_t n, const float *x, const float *y);
+float bk_cpu_absmax_row(int64_t n, const float *x);
+void bk_cpu_add_to(int64_t n, const float *x, float *y);
+
 /* Scratch of a kernel call that needs `bytes`; NULL if it was given less. */
 static inline void *bk_cpu_scratch(const bk_work *w, size_t bytes) { return w && w->base && w->size >= bytes ? w->base : 0; }
 

@@ -24,8 +24,7 @@ BK_CLONES static void butterflies(int64_t n, float *x) {
     }
     for (; h < n; h *= 2)
         for (int64_t i = 0; i < n; i += 2 * h) {
-            float *lo = x + i, *hi = x + i + h;
-#pragma GCC ivdep
+            float *restrict lo = x + i, *restrict hi = x + i + h;
             for (int64_t j = 0; j < h; j++) {
                 float p = lo[j], q = hi[j];
                 lo[j] = p + q;
@@ -34,25 +33,28 @@ BK_CLONES static void butterflies(int64_t n, float *x) {
         }
 }
 
-/* One row of y[base, pow2] = scale H x, H's row given with its stride */
-BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate,
-                          float *restrict y) {
-    enum { STRIP = 64 };
-    for (int64_t at = 0; at < pow2; at += STRIP) {
-        int64_t n = bk_min_i64(STRIP, pow2 - at);
-        float sum[STRIP] = {0};
+/* One row of y[base, pow2] = scale H x, H's row given with its stride; sums stay in registers for 32 columns at a time. */
+BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate, float *y) {
+    int64_t at = 0;
+    for (; at + 32 <= pow2; at += 32) {
+        v8 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, *to = (v8 *)(y + at);
         for (int64_t j = 0; j < base; j++) {
+            const v8 *v = (const v8 *)(x + j * pow2 + at);
             float sign = h ? h[j * stride] : 1.0f;
-            const float *xj = x + j * pow2 + at;
-            if (n == STRIP)
-                for (int i = 0; i < STRIP; i++) sum[i] += sign * xj[i];
-            else
-                for (int64_t i = 0; i < n; i++) sum[i] += sign * xj[i];
+            s0 += sign * v[0];
+            s1 += sign * v[1];
+            s2 += sign * v[2];
+            s3 += sign * v[3];
         }
-        if (accumulate)
-            for (int64_t i = 0; i < n; i++) y[at + i] += scale * sum[i];
-        else
-            for (int64_t i = 0; i < n; i++) y[at + i] = scale * sum[i];
+        to[0] = accumulate ? to[0] + scale * s0 : scale * s0;
+        to[1] = accumulate ? to[1] + scale * s1 : scale * s1;
+        to[2] = accumulate ? to[2] + scale * s2 : scale * s2;
+        to[3] = accumulate ? to[3] + scale * s3 : scale * s3;
+    }
+    for (; at < pow2; at++) {
+        float sum = 0.0f;
+        for (int64_t j = 0; j < base; j++) sum += h ? h[j * stride] * x[j * pow2 + at] : x[at];
+        y[at] = accumulate ? y[at] + scale * sum : scale * sum;
     }
 }
 

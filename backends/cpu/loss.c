@@ -7,7 +7,7 @@
 enum { SKIPPED = 3 };
 static const float clamp_at = 10.0f;
 
-/* Sums of squares over one row: of p - t and, for the cosine, of p, t and their product */
+/* Sum of (p - t)^2 over a row, both clamped and scaled first */
 BK_CLONES static double square_row(int64_t n, const float *p, const float *t, float scale, float bound) {
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
@@ -17,28 +17,15 @@ BK_CLONES static double square_row(int64_t n, const float *p, const float *t, fl
     return bk_tree_f64(lane);
 }
 
-BK_CLONES static double product_row(int64_t n, const float *p, const float *t) {
-    double lane[BK_LANES] = {0};
-    BK_LANE_LOOP(n, lane[l] += (double)p[i] * (double)t[i]);
-    return bk_tree_f64(lane);
-}
-
 BK_CLONES static double magnitude_row(int64_t n, const float *t) {
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, lane[l] += (double)__builtin_fabsf(t[i]));
     return bk_tree_f64(lane);
 }
 
-BK_CLONES static float largest_row(int64_t n, const float *t) {
-    float lane[BK_LANES] = {0}, m = 0.0f;
-    BK_LANE_LOOP(n, lane[l] = bk_max(__builtin_fabsf(t[i]), lane[l]));
-    for (int l = 0; l < BK_LANES; l++) m = bk_max(m, lane[l]);
-    return m;
-}
-
 /* What a row's values are multiplied with before they are compared */
 static float row_scale(bk_loss_kind kind, int64_t cols, const float *t) {
-    float largest = kind == BK_LOSS_NORMALIZED_MSE ? largest_row(cols, t) : 0.0f;
+    float largest = kind == BK_LOSS_NORMALIZED_MSE ? bk_cpu_absmax_row(cols, t) : 0.0f;
     return largest > 0.0f ? 1.0f / largest : 1.0f;
 }
 
@@ -66,10 +53,10 @@ static void find_skipped(bk_loss_kind kind, int64_t samples, int64_t tokens, int
 }
 
 static double cosine_row(int64_t cols, const float *p, const float *t, double *pp, double *tt) {
-    *pp = product_row(cols, p, p);
-    *tt = product_row(cols, t, t);
+    *pp = bk_cpu_dot(cols, p, p);
+    *tt = bk_cpu_dot(cols, t, t);
     double norm = sqrt(*pp) * sqrt(*tt);
-    return norm > 0.0 ? product_row(cols, p, t) / norm : 0.0;
+    return norm > 0.0 ? bk_cpu_dot(cols, p, t) / norm : 0.0;
 }
 
 size_t bk_cpu_loss_fwd_work(const bk_loss_fwd_args *a) { return 2 * sizeof(double) * (size_t)(a->samples * a->tokens); }
@@ -99,7 +86,7 @@ bk_status bk_cpu_loss_fwd(const bk_loss_fwd_args *a, const bk_work *w) {
 BK_CLONES static void square_bwd_row(int64_t n, const float *p, const float *t, float factor, float bound, float *restrict dp) {
     for (int64_t i = 0; i < n; i++) {
         float d = factor * (p[i] - bk_clamp(t[i], -bound, bound));
-        dp[i] += __builtin_fabsf(p[i]) > bound ? 0.0f : d;
+        dp[i] += bk_select(__builtin_fabsf(p[i]) > bound, 0.0f, d);
     }
 }
 

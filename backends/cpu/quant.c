@@ -45,7 +45,7 @@ BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s,
         float v = x[i] / s;
         float level = bk_rne(v);
         float q = bk_clamp(level, lo, hi);
-        float pass = (level >= lo) & (level <= hi) ? dy[i] : 0.0f;
+        float pass = bk_select((level >= lo) & (level <= hi), dy[i], 0.0f);
         step[l] += dy[i] * q - pass * v;
         outside[l] += dy[i] - pass;
         if (dx) dx[i] += pass;
@@ -147,7 +147,7 @@ BK_CLONES static float grid_bwd(int64_t n, const float *x, const bk_quant_grid *
     BK_LANE_LOOP(n, {
         float v = x[i] / q.div * q.mul;
         float level = bk_rne(v);
-        float pass = (level >= q.lo) & (level <= q.hi) ? dy[i] : 0.0f;
+        float pass = bk_select((level >= q.lo) & (level <= q.hi), dy[i], 0.0f);
         sum[l] += dy[i] * bk_clamp(level, q.lo, q.hi) - pass * v;
         if (dx) dx[i] += pass;
     });
@@ -170,10 +170,6 @@ BK_CLONES static void share_abs_ties(int64_t n, const float *x, float value, flo
     for (int64_t i = 0; i < n; i++) dx[i] += __builtin_fabsf(x[i]) == value ? __builtin_copysignf(share, x[i] * share) : 0.0f;
 }
 
-BK_CLONES static void add_to(int64_t n, const float *x, float *restrict y) {
-    for (int64_t i = 0; i < n; i++) y[i] += x[i];
-}
-
 /* One group; returns what it adds to dgamma and dbeta. */
 static dparams dynquant_bwd_group(const bk_dynquant_bwd_args *a, int64_t at) {
     const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
@@ -181,7 +177,7 @@ static dparams dynquant_bwd_group(const bk_dynquant_bwd_args *a, int64_t at) {
     extremes e = extremes_of(a->group, x);
     bk_quant_grid grid = grid_of(e, a->symmetric, a->gamma, a->beta, a->qmin, a->qmax);
     if (grid.straight) {
-        if (dx) add_to(a->group, dy, dx);
+        if (dx) bk_cpu_add_to(a->group, dy, dx);
         return (dparams){0.0f, 0.0f};
     }
     float sum = grid_bwd(a->group, x, &grid, dy, dx);

@@ -12,6 +12,8 @@ BK_CLONES static void add_into(int64_t n, const float *x, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
 
+void bk_cpu_add_to(int64_t n, const float *x, float *y) { add_into(n, x, y); }
+
 void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out) {
     enum { STRIP = 256 };
 #pragma omp parallel for schedule(static)
@@ -95,6 +97,8 @@ BK_CLONES static float absmax_row(int64_t n, const float *x) {
     return m;
 }
 
+float bk_cpu_absmax_row(int64_t n, const float *x) { return absmax_row(n, x); }
+
 bk_status bk_cpu_absmax(const bk_absmax_args *a, const bk_work *w) {
     (void)w;
 #pragma omp parallel for schedule(static)
@@ -136,6 +140,8 @@ BK_CLONES static double dot_row(int64_t n, const float *x, const float *y) {
     BK_LANE_LOOP(n, lane[l] += (double)x[i] * (double)y[i]);
     return bk_tree_f64(lane);
 }
+
+double bk_cpu_dot(int64_t n, const float *x, const float *y) { return dot_row(n, x, y); }
 
 bk_status bk_cpu_rowdot(const bk_rowdot_args *a, const bk_work *w) {
     (void)w;

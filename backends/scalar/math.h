@@ -11,34 +11,47 @@
 
 /* Rounds half to even. Adding and taking away 2^23 leaves no fraction bits; what is larger has none anyway. NaN stays NaN. */
 BK_SCALAR float bk_rne(float v) {
-    float magic = __builtin_copysignf(8388608.0f, v);
-    float r = (v + magic) - magic;
-    return __builtin_fabsf(v) < 8388608.0f ? r : v;
+    float magic = __builtin_fabsf(v) < 8388608.0f ? __builtin_copysignf(8388608.0f, v) : 0.0f;
+    return (v + magic) - magic;
 }
 
-/* NaN stays NaN, so that a broken value is not hidden by a clamp. */
+/* NaN stays NaN, so that a broken value is not hidden by a clamp. (Two questions about v, not one about the answer to the other: so
+ * gcc turns both into vector selects.) */
 BK_SCALAR float bk_clamp(float v, float lo, float hi) {
-    v = v < lo ? lo : v;
-    return v > hi ? hi : v;
+    float r = v > hi ? hi : v;
+    return v < lo ? lo : r;
 }
 
 BK_SCALAR float bk_max(float a, float b) { return a > b ? a : b; }
 BK_SCALAR float bk_min(float a, float b) { return a < b ? a : b; }
 
-/* 2^n for -126 <= n <= 127 */
-BK_SCALAR float bk_pow2(int32_t n) {
+BK_SCALAR float bk_from_bits(uint32_t bits) {
     union {
-        int32_t i;
+        uint32_t u;
         float f;
-    } u = {(n + 127) * 8388608};
-    return u.f;
+    } v = {bits};
+    return v.f;
 }
 
-/* e^x to less than 2 ulp (of the subnormal spacing where the result is subnormal); never infinite: from ln(FLT_MAX) on it stays there, and
- * below -104 it is 0. x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial of degree 7 for e^r. */
+BK_SCALAR uint32_t bk_to_bits(float f) {
+    union {
+        float f;
+        uint32_t u;
+    } v = {f};
+    return v.u;
+}
+
+/* a where `yes` is 1, b where it is 0, by masks: a branch here would keep gcc from vectorizing */
+BK_SCALAR float bk_select(int yes, float a, float b) {
+    uint32_t mask = -(uint32_t)yes;
+    return bk_from_bits((bk_to_bits(a) & mask) | (bk_to_bits(b) & ~mask));
+}
+
+/* e^x to less than 2 ulp (of the subnormal spacing where the result is subnormal); never infinite: from ln(FLT_MAX) on it is FLT_MAX, and
+ * below -104.5 it is 0. x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial of degree 7 for e^r. Adding 1.5 2^23 rounds, and leaves n in
+ * the low bits; 2^n is built in two halves, since n reaches 128 above and -151 in the subnormals. */
 BK_SCALAR float bk_exp(float x) {
-    x = bk_clamp(x, -104.5f, 88.722831f);
-    float n = bk_rne(x * 1.44269504f);
+    float shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
     float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9841270e-4f;
     p = p * r + 1.3888889e-3f;
@@ -47,16 +60,17 @@ BK_SCALAR float bk_exp(float x) {
     p = p * r + 1.6666667e-1f;
     p = p * r + 0.5f;
     p = (p * r * r + r) + 1.0f;
-    /* 2^n in two halves: n reaches 128 above, and -151 in the subnormals below. A NaN must not reach the conversion. */
-    int32_t k = (int32_t)(n == n ? n : 0.0f), half = k >> 1;
-    return p * bk_pow2(half) * bk_pow2(k - half);
+    int32_t k = (int32_t)(bk_to_bits(shifted) - 0x4b400000u), half = k >> 1;
+    float y = p * bk_from_bits((uint32_t)(half + 127) << 23) * bk_from_bits((uint32_t)(k - half + 127) << 23);
+    y = bk_select(x < -104.5f, 0.0f, y);
+    return bk_select(x > 88.722831f, 3.40282347e38f, y);
 }
 
 /* 1 / (1 + e^-x) and its complement, both without cancellation or overflow for any finite x */
 BK_SCALAR void bk_sigmoid(float x, float *sigma, float *complement) {
-    float e = bk_exp(-__builtin_fabsf(x)), d = 1.0f / (1.0f + e);
-    *sigma = (x < 0.0f ? e : 1.0f) * d;
-    *complement = (x < 0.0f ? 1.0f : e) * d;
+    float e = bk_exp(-__builtin_fabsf(x)), large = 1.0f / (1.0f + e), small = e * large;
+    *sigma = bk_select(x < 0.0f, small, large);
+    *complement = bk_select(x < 0.0f, large, small);
 }
 
 #endif

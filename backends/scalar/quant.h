@@ -10,18 +10,6 @@
 /* q = clamp(rne(v), lo, hi) */
 BK_SCALAR float bk_quant_level(float v, float lo, float hi) { return bk_clamp(bk_rne(v), lo, hi); }
 
-/* inclusive: the rounded position at equality passes the gradient */
-BK_SCALAR int bk_quant_inside(float v, float lo, float hi) {
-    float n = bk_rne(v);
-    return (n >= lo) & (n <= hi);
-}
-
-/* d(q s)/ds with straight-through rounding: q - v inside, q outside */
-BK_SCALAR float bk_quant_dstep(float v, float lo, float hi) {
-    float q = bk_quant_level(v, lo, hi);
-    return bk_quant_inside(v, lo, hi) ? q - v : q;
-}
-
 /* Grid of one (row, group) of a dynamic quantizer. v = x / div (times mul if symmetric); y = clamp(rne(v), lo, hi) step; code = q + zero.
  * dmax, dmin: derivative of the step after the largest (magnitude) and smallest value; dgamma, dbeta: after the factors, 0 where they
  * leave no range and count as 1. */
