@@ -258,14 +258,23 @@ static bk_node *node_new(bk_ctx *ctx, const bk_op *op, bk_tensor *const *in, int
     return n;
 }
 
+/* Are all inputs there that must be, and of their type? */
+static bk_status check_inputs(bk_ctx *ctx, const bk_op *op, bk_tensor *const *in, int n_in)
+{
+    for (int i = 0; i < op->n_in_min; i++)
+        if (i >= n_in || !in[i]) return bk_fail(ctx->err, BK_EINVAL, "%s: input %d is missing", op->name, i);
+    for (int i = 0; i < n_in; i++) {
+        bool ids = op->ids_in >> i & 1;
+        if (in[i] && in[i]->dtype != (ids ? BK_I32 : ctx->be->dtype))
+            return bk_fail(ctx->err, BK_EINVAL, "%s: input %d (%s) must be %s", op->name, i, in[i]->name ? in[i]->name : "unnamed",
+                           ids ? "i32" : "of the backend's real type");
+    }
+    return BK_OK;
+}
+
 bk_tensor *bk_apply(bk_ctx *ctx, const bk_op *op, bk_tensor *const *in, int n_in, const void *attr)
 {
-    if (bk_ctx_status(ctx)) return NULL;
-    for (int i = 0; i < op->n_in_min; i++)
-        if (i >= n_in || !in[i]) {
-            bk_fail(ctx->err, BK_EINVAL, "%s: input %d is missing", op->name, i);
-            return NULL;
-        }
+    if (bk_ctx_status(ctx) || check_inputs(ctx, op, in, n_in)) return NULL;
     bk_node *n = node_new(ctx, op, in, n_in, attr);
     if (!n || op->infer(n) || bk_ctx_status(ctx) || op->forward(n)) {
         bk_fail(ctx->err, BK_EUNSUP, "%s failed without a message", op->name);

@@ -26,6 +26,7 @@ typedef struct bk_op {
     int n_in_min, n_in_max, n_out;
     size_t attr_size;
     unsigned diff_in; /* bit i: input i can get a gradient */
+    unsigned ids_in;  /* bit i: input i is i32; all others have the real type of the backend */
     /* Checks shapes (bk_op_fail) and makes outputs and saved tensors. */
     bk_status (*infer)(bk_node *n);
     bk_status (*forward)(bk_node *n);

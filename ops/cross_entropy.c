@@ -5,8 +5,8 @@ static bk_status infer(bk_node *n)
 {
     const bk_tensor *l = n->in[0], *t = n->in[1];
     char sl[80], st[80];
-    if (l->ndim != 2 || t->dtype != BK_I32 || t->ndim != 1 || t->dim[0] != l->dim[0])
-        return bk_op_fail(n, BK_ESHAPE, "logits are %s, targets %s; want [N,V] and i32 [N]", bk_shape_str(l, sl), bk_shape_str(t, st));
+    if (l->ndim != 2 || t->ndim != 1 || t->dim[0] != l->dim[0])
+        return bk_op_fail(n, BK_ESHAPE, "logits are %s, targets %s; want [N,V] and [N]", bk_shape_str(l, sl), bk_shape_str(t, st));
     bk_op_out(n, 0, 1, (int64_t[]){l->dim[0]});
     bk_op_save(n, 0, 1, (int64_t[]){l->dim[0]});
     return BK_OK;
@@ -27,7 +27,7 @@ static bk_status backward(bk_node *n)
 }
 
 const bk_op bk_op_cross_entropy = {.name = "cross_entropy", .formula = "nll = log sum exp(logits) - logits[target]", .n_in_min = 2,
-                                   .n_in_max = 2, .n_out = 1, .diff_in = 1, .infer = infer, .forward = forward, .backward = backward};
+                                   .n_in_max = 2, .n_out = 1, .diff_in = 1, .ids_in = 2, .infer = infer, .forward = forward, .backward = backward};
 
 bk_tensor *bk_cross_entropy(bk_ctx *ctx, bk_tensor *logits, bk_tensor *target)
 {

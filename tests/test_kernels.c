@@ -15,12 +15,21 @@ static const bk_work work = {scratch, sizeof scratch};
 
 static void ok(bk_status st) { ck_assert_int_eq(st, BK_OK); }
 
-/* n zeros, freed with the process of the test */
+/* n zeros, which live until the end of the case. */
+static void *taken[16];
+static int taken_count;
+
 static double *zeros(int64_t n)
 {
     double *x = calloc((size_t)n, sizeof *x);
     ck_assert_ptr_nonnull(x);
-    return x;
+    ck_assert_int_lt(taken_count, 16);
+    return taken[taken_count++] = x;
+}
+
+static void free_zeros(void)
+{
+    while (taken_count) free(taken[--taken_count]);
 }
 
 /* Compares dataset `name` of a case with `got` under the case's tolerance, or the dataset's own. */
@@ -49,6 +58,7 @@ static void each_case(const char *file, const char *group, void (*check)(bk_gold
     for (int i = 0; names[i]; i++) {
         snprintf(path, sizeof path, "%s/%s", group, names[i]);
         check(g, path);
+        free_zeros();
     }
     bk_golden_close(g);
 }
@@ -250,6 +260,224 @@ END_TEST
 START_TEST(golden_offset_quantizers) { each_case("fakequant.h5", "offset", check_dynamic); }
 END_TEST
 
+/* --- closed forms: what has no golden vectors --- */
+
+static void near(const double *got, const double *want, int n)
+{
+    for (int i = 0; i < n; i++) ck_assert_msg(fabs(got[i] - want[i]) <= 1e-12, "element %d is %.15g, not %.15g", i, got[i], want[i]);
+}
+#define NEAR(got, ...) near(got, (double[]){__VA_ARGS__}, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)))
+
+/* [1 2 3; 4 5 6] [1 0; 0 1; 1 1] = [4 5; 10 11], each factor also transposed, in rows longer than the matrix. */
+START_TEST(gemm_in_all_orders)
+{
+    const double a[2][4] = {{1, 2, 3, 99}, {4, 5, 6, 99}}, at[3][3] = {{1, 4, 99}, {2, 5, 99}, {3, 6, 99}};
+    const double b[3][3] = {{1, 0, 99}, {0, 1, 99}, {1, 1, 99}}, bt[2][4] = {{1, 0, 1, 99}, {0, 1, 1, 99}};
+    for (int i = 0; i < 8; i++) {
+        double c[2][3] = {{100, 100, -1}, {100, 100, -1}};
+        const int ta = i & 1, tb = i >> 1 & 1, beta = i >> 2;
+        bk_gemm_args g = {.m = 2, .n = 2, .k = 3, .ta = ta, .tb = tb, .c = c, .ldc = 3, .beta = beta};
+        g.a = ta ? (const void *)at : a, g.lda = ta ? 3 : 4;
+        g.b = tb ? (const void *)bt : b, g.ldb = tb ? 4 : 3;
+        ok(K.gemm(&g, &work));
+        const double old = beta ? 100 : 0;
+        NEAR(c[0], old + 4, old + 5, -1, old + 10, old + 11, -1);
+    }
+}
+END_TEST
+
+/* All scores 0: a token's output is the mean of the values it sees. One prefix row, window of 2. */
+START_TEST(attention_window_and_prefix)
+{
+    const double q[4] = {0}, k[4] = {0}, v[4] = {1, 10, 100, 1000}, pk[1] = {0}, pv[1] = {7};
+    double o[4], lse[4];
+    bk_attention_fwd_args a = {.batch = 1, .tokens = 4, .heads = 1, .kv_heads = 1, .dim = 1, .prefix = 1, .window = 2, .scale = 1, .q = q, .k = k,
+                               .v = v, .prefix_k = pk, .prefix_v = pv, .o = o, .lse = lse};
+    ok(K.attention_fwd(&a, &work));
+    NEAR(o, 8. / 2, 18. / 3, 117. / 3, 1107. / 3);
+    NEAR(lse, log(2), log(3), log(3), log(3));
+    a.window = 0;
+    ok(K.attention_fwd(&a, &work));
+    NEAR(o, 8. / 2, 18. / 3, 118. / 4, 1118. / 5);
+}
+END_TEST
+
+/* Token 1 of the first query head has probabilities (1/4, 3/4) with k and (1/2, 1/2) with k2; all else agrees. */
+START_TEST(score_error_of_two_keys)
+{
+    const double q[4] = {1, 0, 1, 0}, k[2] = {0, log(3)}, k2[2] = {0, 0};
+    double err[1] = {10};
+    bk_attention_fwd_args f = {.batch = 1, .tokens = 2, .heads = 2, .kv_heads = 1, .dim = 1, .scale = 1, .q = q, .k = k};
+    ok(K.score_err(&(bk_score_err_args){f, k2, err}, &work));
+    NEAR(err, 10.125);
+}
+END_TEST
+
+static double loss_of(bk_loss_kind kind, int64_t tokens, int64_t cols, const double *p, const double *t)
+{
+    double loss;
+    ok(K.loss_fwd(&(bk_loss_fwd_args){kind, 1, tokens, cols, p, t, &loss}, &work));
+    return loss;
+}
+
+/* Tokens 1, 3 and 4 have the largest targets. Below four tokens nothing is left. */
+START_TEST(skip_mse_drops_the_three_largest_targets)
+{
+    const double p[5] = {2, 50, 4, 60, 70}, t[5] = {1, -5, 2, 4, 3};
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_SKIP_MSE, 5, 1, p, t), (1 + 4) / 5., 1e-12);
+    ck_assert_double_eq(loss_of(BK_LOSS_SKIP_MSE, 3, 1, p, t), 0);
+}
+END_TEST
+
+START_TEST(clamp_mse_stops_at_ten)
+{
+    const double p[3] = {12, -20, 1}, t[3] = {9, -30, 3};
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_CLAMP_MSE, 1, 3, p, t), (1 + 0 + 4) / 3., 1e-12);
+}
+END_TEST
+
+START_TEST(normalized_mse_divides_by_the_largest_target)
+{
+    const double p[4] = {4, 0, 3, 4}, t[4] = {2, -4, 0, 0};
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_NORMALIZED_MSE, 2, 2, p, t), (0.25 + 1 + 9 + 16) / 4, 1e-12);
+}
+END_TEST
+
+START_TEST(cosine_of_right_angles_and_parallels)
+{
+    const double p[6] = {1, 0, 3, 4, 0, 0}, t[6] = {0, 2, 6, 8, 1, 1};
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_COSINE, 3, 2, p, t), 1 - 1 / 3., 1e-12);
+}
+END_TEST
+
+/* e_1 of [base 2, power 2] becomes the outer product of h's first column and Sylvester's second. */
+START_TEST(hadamard_is_a_kronecker_product)
+{
+    const double h[4] = {1, 1, -1, 1}, x[8] = {0, 1, 0, 0, 0, 0, 1, 0};
+    double y[8];
+    bk_hadamard_args a = {.rows = 1, .base = 2, .pow2 = 2, .blocks = 2, .x = x, .h = h, .y = y};
+    ok(K.hadamard(&a, &work));
+    NEAR(y, .5, -.5, -.5, .5, .5, .5, .5, .5);
+    a.transpose = a.accumulate = 1;
+    ok(K.hadamard(&a, &work));
+    NEAR(y, 1, -1, 0, 0, 0, 0, 1, 1);
+}
+END_TEST
+
+/* Half to even, and the mask includes both ends: rounded to -2 and 1 passes, beyond is clipped. */
+START_TEST(rounding_and_mask_of_stored_steps)
+{
+    const double x[8] = {0.25, 0.75, 1.25, -0.25, -0.75, -1.25, 0.5, 5}, s[1] = {0.5}, dy[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    double y[8], dx[8] = {0};
+    int32_t codes[8];
+    ok(K.fakequant_fwd(&(bk_fakequant_fwd_args){.rows = 1, .cols = 8, .group = 8, .qmin = -2, .qmax = 1, .x = x, .s = s, .y = y, .codes = codes}, &work));
+    ok(K.fakequant_bwd(&(bk_fakequant_bwd_args){.rows = 1, .cols = 8, .group = 8, .qmin = -2, .qmax = 1, .x = x, .s = s, .dy = dy, .dx = dx}, &work));
+    const int32_t want[8] = {0, 1, 1, 0, -2, -2, 1, 1};
+    ck_assert_mem_eq(codes, want, sizeof want);
+    NEAR(y, 0, .5, .5, 0, -1, -1, .5, .5);
+    NEAR(dx, 1, 0, 0, 1, 1, 1, 1, 0);
+}
+END_TEST
+
+/* +m and -m lie on the half: qmax and qmin (decision 22). */
+START_TEST(extremes_of_a_symmetric_range)
+{
+    const double m = 0.7, x[4] = {m, -m, 0, m / 3};
+    double y[4], step;
+    int32_t codes[4];
+    ok(K.dynquant_fwd(&(bk_dynquant_fwd_args){.rows = 1, .cols = 4, .group = 4, .symmetric = 1, .qmin = -8, .qmax = 7, .x = x, .y = y, .step = &step, .codes = codes}, &work));
+    ck_assert_int_eq(codes[0], 7);
+    ck_assert_int_eq(codes[1], -8);
+    ck_assert_int_eq(codes[3], 2);
+    ck_assert_double_eq_tol(step, 2 * m / 15, 1e-15);
+    NEAR(y, 7 * step, -8 * step, 0, 2 * step);
+}
+END_TEST
+
+/* Zero, constant and nearly constant groups, and denormals: finite, and as large as they were. */
+START_TEST(flat_groups_reproduce_themselves)
+{
+    const double x[8] = {0, 0, -3, -3, 2, 2.000001, 0, 4e-324};
+    for (int symmetric = 0; symmetric < 2; symmetric++) {
+        const double dy[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+        double y[8], step[4], dx[8] = {0};
+        bk_dynquant_fwd_args f = {.rows = 2, .cols = 4, .group = 2, .symmetric = symmetric, .qmin = symmetric ? -128 : 0, .qmax = symmetric ? 127 : 255};
+        f.x = x, f.y = y, f.step = step;
+        ok(K.dynquant_fwd(&f, &work));
+        ok(K.dynquant_bwd(&(bk_dynquant_bwd_args){2, 4, 2, f.symmetric, f.qmin, f.qmax, x, NULL, NULL, dy, dx, NULL, NULL}, &work));
+        for (int i = 0; i < 8; i++) ck_assert_msg(fabs(y[i] - x[i]) <= 0.02, "element %d is %g", i, y[i]);
+        for (int i = 0; i < 8; i++) ck_assert_msg(isfinite(dx[i]), "gradient %d is %g", i, dx[i]);
+        NEAR(step, 1);
+        if (!symmetric) NEAR(y, 0, 0, -3, -3, 2.000001, 2.000001);
+        if (!symmetric) NEAR(dx, 1, 2, 3, 4, 5, 6);
+    }
+}
+END_TEST
+
+START_TEST(min_and_max_per_row_and_shared)
+{
+    const double x[8] = {1, 2, 3, -4, 5, 6, -7, 8};
+    double lo[4], hi[4];
+    bk_minmax_args a = {.rows = 2, .cols = 4, .group = 2, .per_row = 1, .x = x, .lo = lo, .hi = hi};
+    ok(K.minmax(&a, &work));
+    NEAR(lo, 1, -4, 5, -7), NEAR(hi, 2, 3, 6, 8);
+    a.per_row = 0;
+    ok(K.minmax(&a, &work));
+    NEAR(lo, 1, -7), NEAR(hi, 6, 8);
+    lo[0] = -50, hi[1] = 50, a.accumulate = 1;
+    ok(K.minmax(&a, &work));
+    NEAR(lo, -50, -7), NEAR(hi, 6, 50);
+}
+END_TEST
+
+START_TEST(sums_and_norms)
+{
+    const double x[4] = {3, -4, 1, 2}, y[4] = {1, 1, 0, 5};
+    double out[2], err[2] = {1, 1}, sum;
+    ok(K.absmax(&(bk_absmax_args){2, 2, x, out}, &work));
+    NEAR(out, 4, 2);
+    ok(K.rowdot(&(bk_rowdot_args){2, 2, x, y, out}, &work));
+    NEAR(out, -1, 10);
+    ok(K.sqerr(&(bk_sqerr_args){2, 2, 1, x, y, err}, &work));
+    NEAR(err, 1 + 4 + 1, 1 + 25 + 9);
+    ok(K.sumsq(&(bk_sumsq_args){4, x, &sum}, &work));
+    NEAR(&sum, 30);
+}
+END_TEST
+
+START_TEST(elementwise_and_checks)
+{
+    double x[4] = {3, -4, 1, 2}, y[4] = {0, 0, 0, 1}, count = 5, first;
+    const double lo[4] = {0, -1, 1, 7};
+    ok(K.floor(&(bk_floor_args){4, x, lo, &count}, &work));
+    NEAR(x, 3, -1, 1, 7), NEAR(&count, 7);
+    ok(K.axpy(&(bk_axpy_args){4, -2, x, y}, &work));
+    NEAR(y, -6, 2, -2, -13);
+    ok(K.scale(&(bk_scale_args){4, 0.5, y}, &work));
+    NEAR(y, -3, 1, -1, -6.5);
+    ok(K.finite(&(bk_finite_args){4, y, &first}, &work));
+    NEAR(&first, -1);
+    y[3] = -INFINITY;
+    ok(K.finite(&(bk_finite_args){4, y, &first}, &work));
+    NEAR(&first, 3);
+    y[2] = NAN;
+    ok(K.finite(&(bk_finite_args){4, y, &first}, &work));
+    NEAR(&first, 2);
+    ok(K.fill(&(bk_fill_args){3, 8, y}, &work));
+    NEAR(y, 8, 8, 8);
+}
+END_TEST
+
+START_TEST(swiglu_is_finite_for_every_finite_input)
+{
+    const double gate[4] = {-1e308, 1e308, -800, 800}, up[4] = {1e-300, 1e-300, 1, 1}, dy[4] = {1, 1, 1, 1};
+    double y[4], dgate[4] = {0}, dup[4] = {0};
+    ok(K.swiglu_fwd(&(bk_swiglu_fwd_args){4, gate, up, y}, &work));
+    ok(K.swiglu_bwd(&(bk_swiglu_bwd_args){4, gate, up, dy, dgate, dup}, &work));
+    for (int i = 0; i < 4; i++) ck_assert_msg(isfinite(y[i]) && isfinite(dgate[i]) && isfinite(dup[i]), "element %d", i);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("kernels");
@@ -267,6 +495,23 @@ int main(void)
     tcase_add_test(golden, golden_dynamic_quantizers);
     tcase_add_test(golden, golden_offset_quantizers);
     suite_add_tcase(s, golden);
+    TCase *closed = tcase_create("closed forms");
+    tcase_add_test(closed, gemm_in_all_orders);
+    tcase_add_test(closed, attention_window_and_prefix);
+    tcase_add_test(closed, score_error_of_two_keys);
+    tcase_add_test(closed, skip_mse_drops_the_three_largest_targets);
+    tcase_add_test(closed, clamp_mse_stops_at_ten);
+    tcase_add_test(closed, normalized_mse_divides_by_the_largest_target);
+    tcase_add_test(closed, cosine_of_right_angles_and_parallels);
+    tcase_add_test(closed, hadamard_is_a_kronecker_product);
+    tcase_add_test(closed, rounding_and_mask_of_stored_steps);
+    tcase_add_test(closed, extremes_of_a_symmetric_range);
+    tcase_add_test(closed, flat_groups_reproduce_themselves);
+    tcase_add_test(closed, min_and_max_per_row_and_shared);
+    tcase_add_test(closed, sums_and_norms);
+    tcase_add_test(closed, elementwise_and_checks);
+    tcase_add_test(closed, swiglu_is_finite_for_every_finite_input);
+    suite_add_tcase(s, closed);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_ENV);
     int failed = srunner_ntests_failed(sr);
