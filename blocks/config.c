@@ -47,32 +47,40 @@ static bk_status check_config(bk_config *c, const char *path, bk_error *err)
     const struct {
         const char *key;
         int64_t v, max;
-    } sizes[] = {{"hidden size", c->hidden, 1 << 20},         {"intermediate size", c->inter, 1 << 24},
-                 {"number of layers", c->layers, 1 << 14},    {"number of heads", c->heads, 1 << 14},
-                 {"number of KV heads", c->kv_heads, 1 << 14}, {"vocabulary size", c->vocab, 1 << 26},
+    } sizes[] = {{"hidden size", c->hidden, 1 << 20},
+                 {"intermediate size", c->inter, 1 << 24},
+                 {"number of layers", c->layers, 1 << 14},
+                 {"number of heads", c->heads, 1 << 14},
+                 {"number of KV heads", c->kv_heads, 1 << 14},
+                 {"vocabulary size", c->vocab, 1 << 26},
                  {"number of positions", c->max_positions, INT32_MAX}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) BK_TRY(check_size(path, sizes[i].key, sizes[i].v, sizes[i].max, err));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        BK_TRY(check_size(path, sizes[i].key, sizes[i].v, sizes[i].max, err));
     if (c->heads % c->kv_heads != 0)
-        return bk_fail(err, BK_EFORMAT, "%s: %lld heads are no multiple of %lld KV heads", path, (long long)c->heads, (long long)c->kv_heads);
+        return bk_fail(err, BK_EFORMAT, "%s: %lld heads are no multiple of %lld KV heads", path, (long long)c->heads,
+                       (long long)c->kv_heads);
     if (c->head_dim == 0) {
         if (c->hidden % c->heads != 0)
-            return bk_fail(err, BK_EFORMAT, "%s: %lld heads do not divide the hidden size %lld, and no head dimension is given", path,
+            return bk_fail(err, BK_EFORMAT,
+                           "%s: %lld heads do not divide the hidden size %lld, and no head dimension is given", path,
                            (long long)c->heads, (long long)c->hidden);
         c->head_dim = c->hidden / c->heads;
     }
     if (c->head_dim < 2 || c->head_dim > BK_MAX_HEAD_DIM || c->head_dim % 2 != 0)
-        return bk_fail(err, BK_EFORMAT, "%s: a head dimension of %lld; it must be even, 2 to %d", path, (long long)c->head_dim, BK_MAX_HEAD_DIM);
+        return bk_fail(err, BK_EFORMAT, "%s: a head dimension of %lld; it must be even, 2 to %d", path,
+                       (long long)c->head_dim, BK_MAX_HEAD_DIM);
     BK_TRY(check_positive(path, "the norms' eps", c->eps, err));
     BK_TRY(check_positive(path, "rope theta", c->rope_theta, err));
     if (c->sliding_window < 0)
-        return bk_fail(err, BK_EFORMAT, "%s: sliding_window is %lld, must be above 0", path, (long long)c->sliding_window);
+        return bk_fail(err, BK_EFORMAT, "%s: sliding_window is %lld, must be above 0", path,
+                       (long long)c->sliding_window);
     if (c->rope_kind != BK_ROPE_PLAIN) BK_TRY(check_positive(path, "the rope scaling's factor", c->rope_factor, err));
     if (c->rope_kind != BK_ROPE_LLAMA3) return BK_OK;
     BK_TRY(check_size(path, "original_max_position_embeddings", c->rope_original_positions, INT32_MAX, err));
     BK_TRY(check_positive(path, "low_freq_factor", c->rope_low_freq, err));
     if (!(c->rope_high_freq > c->rope_low_freq) || !isfinite(c->rope_high_freq))
-        return bk_fail(err, BK_EFORMAT, "%s: high_freq_factor is %g, must be above low_freq_factor %g", path, c->rope_high_freq,
-                       c->rope_low_freq);
+        return bk_fail(err, BK_EFORMAT, "%s: high_freq_factor is %g, must be above low_freq_factor %g", path,
+                       c->rope_high_freq, c->rope_low_freq);
     return BK_OK;
 }
 
@@ -139,10 +147,13 @@ static bk_status get_arch(source s, const arch **out, bk_error *err)
 {
     const char *type = NULL;
     BK_TRY(get_str(s, "model_type", &type, err));
-    if (!type) return bk_fail(err, BK_EFORMAT, "%s: has no model_type, so it is no config.json of a Hugging Face model", s.path);
+    if (!type)
+        return bk_fail(err, BK_EFORMAT, "%s: has no model_type, so it is no config.json of a Hugging Face model",
+                       s.path);
     *out = find_arch(type);
     if (!*out) return bk_fail(err, BK_EUNSUP, "%s: model_type '%s' is not supported; " SUPPORTED, s.path, type);
-    static const char *const other[] = {"num_experts", "num_local_experts", "attn_logit_softcapping", "final_logit_softcapping"};
+    static const char *const other[] = {"num_experts", "num_local_experts", "attn_logit_softcapping",
+                                        "final_logit_softcapping"};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (bk_json_num(member(s, other[i]), 0) != 0)
             return bk_fail(err, BK_EUNSUP, "%s: %s is set, which brick does not compute", s.path, other[i]);
@@ -152,7 +163,8 @@ static bk_status get_arch(source s, const arch **out, bk_error *err)
         return bk_fail(err, BK_EUNSUP, "%s: hidden_act '%s' is not supported; brick computes silu", s.path, act);
     BK_TRY(get_str((source){member(s, "quantization_config"), s.path}, "quant_method", &method, err));
     if (member(s, "quantization_config") && (!method || strcmp(method, "brick") != 0))
-        return bk_fail(err, BK_EUNSUP, "%s: the weights are quantized by '%s'; brick starts from float weights", s.path, method ? method : "?");
+        return bk_fail(err, BK_EUNSUP, "%s: the weights are quantized by '%s'; brick starts from float weights", s.path,
+                       method ? method : "?");
     return BK_OK;
 }
 
@@ -173,13 +185,15 @@ static bk_status get_partial(source s, bk_error *err)
     double part = 1;
     BK_TRY(get_num(s, "partial_rotary_factor", &part, err));
     if (part == 1) return BK_OK;
-    return bk_fail(err, BK_EUNSUP, "%s: partial_rotary_factor %g is not supported; brick turns whole heads", s.path, part);
+    return bk_fail(err, BK_EUNSUP, "%s: partial_rotary_factor %g is not supported; brick turns whole heads", s.path,
+                   part);
 }
 
 static bk_status get_rope(source s, bk_config *c, bk_error *err)
 {
     source old = {member(s, "rope_scaling"), s.path}, rope = {member(s, "rope_parameters"), s.path};
-    if (old.obj && rope.obj) return bk_fail(err, BK_EFORMAT, "%s: has both rope_scaling and rope_parameters; keep one", s.path);
+    if (old.obj && rope.obj)
+        return bk_fail(err, BK_EFORMAT, "%s: has both rope_scaling and rope_parameters; keep one", s.path);
     const char *key = rope.obj ? "rope_parameters" : "rope_scaling", *type = NULL, *legacy = NULL;
     if (old.obj) rope = old;
     if (rope.obj && bk_json_kind_of(rope.obj) != BK_JSON_OBJECT) return wrong_type(s, key, "an object or null", err);
@@ -197,7 +211,9 @@ static bk_status get_rope(source s, bk_config *c, bk_error *err)
     if (!type || strcmp(type, "default") == 0) return BK_OK;
     bool linear = strcmp(type, "linear") == 0;
     if (!linear && strcmp(type, "llama3") != 0)
-        return bk_fail(err, BK_EUNSUP, "%s: rope scaling '%s' is not supported; brick computes default, linear and llama3", s.path, type);
+        return bk_fail(err, BK_EUNSUP,
+                       "%s: rope scaling '%s' is not supported; brick computes default, linear and llama3", s.path,
+                       type);
     c->rope_kind = linear ? BK_ROPE_LINEAR : BK_ROPE_LLAMA3;
     BK_TRY(get_num(rope, "factor", &c->rope_factor, err));
     if (linear) return BK_OK;
@@ -206,26 +222,32 @@ static bk_status get_rope(source s, bk_config *c, bk_error *err)
     return need_int(rope, "original_max_position_embeddings", &c->rope_original_positions, err);
 }
 
-/* How many of the layers look through a window only: as layer_types says, else as Qwen2's max_window_layers does (the layers from there on). */
+/* How many of the layers look through a window only: as layer_types says, else as Qwen2's max_window_layers does (the
+ * layers from there on). */
 static bk_status count_sliding(source s, int64_t layers, int64_t *sliding, bk_error *err)
 {
     const bk_json *types = member(s, "layer_types");
     if (!types) {
         int64_t first = bk_json_int(member(s, "max_window_layers"), -1);
         if (first < 0)
-            return bk_fail(err, BK_EFORMAT, "%s: use_sliding_window needs layer_types or max_window_layers, a whole number from 0", s.path);
+            return bk_fail(err, BK_EFORMAT,
+                           "%s: use_sliding_window needs layer_types or max_window_layers, a whole number from 0",
+                           s.path);
         *sliding = first < layers ? layers - first : 0;
         return BK_OK;
     }
     *sliding = 0;
     if ((int64_t)bk_json_size(types) != layers)
-        return bk_fail(err, BK_EFORMAT, "%s: layer_types has %zu entries for %lld layers", s.path, bk_json_size(types), (long long)layers);
+        return bk_fail(err, BK_EFORMAT, "%s: layer_types has %zu entries for %lld layers", s.path, bk_json_size(types),
+                       (long long)layers);
     for (int64_t i = 0; i < layers; i++) {
         const char *type = bk_json_str(bk_json_at(types, (size_t)i), "");
         bool slides = strcmp(type, "sliding_attention") == 0;
         if (!slides && strcmp(type, "full_attention") != 0)
-            return bk_fail(err, BK_EUNSUP, "%s: layer_types[%lld] '%s' is not supported; brick computes full_attention and sliding_attention",
-                           s.path, (long long)i, type);
+            return bk_fail(
+                err, BK_EUNSUP,
+                "%s: layer_types[%lld] '%s' is not supported; brick computes full_attention and sliding_attention",
+                s.path, (long long)i, type);
         *sliding += slides;
     }
     return BK_OK;
@@ -236,12 +258,15 @@ static bk_status get_window(source s, const arch *a, bk_config *c, bk_error *err
     bool use = strcmp(a->name, "mistral") == 0;
     int64_t sliding = c->layers;
     BK_TRY(get_bool(s, "use_sliding_window", &use, err));
-    if (member(s, "layer_types") || (use && member(s, "use_sliding_window"))) BK_TRY(count_sliding(s, c->layers, &sliding, err));
+    if (member(s, "layer_types") || (use && member(s, "use_sliding_window")))
+        BK_TRY(count_sliding(s, c->layers, &sliding, err));
     if (member(s, "layer_types")) use = sliding > 0;
     if (!use || sliding == 0) return BK_OK;
     if (sliding < c->layers)
-        return bk_fail(err, BK_EUNSUP, "%s: %lld of %lld layers have a sliding window; brick computes models whose layers are all alike", s.path,
-                       (long long)sliding, (long long)c->layers);
+        return bk_fail(
+            err, BK_EUNSUP,
+            "%s: %lld of %lld layers have a sliding window; brick computes models whose layers are all alike", s.path,
+            (long long)sliding, (long long)c->layers);
     return get_int(s, "sliding_window", &c->sliding_window, err);
 }
 
@@ -360,14 +385,17 @@ static bk_status gguf_size(keys k, const char *key, int64_t *out, bk_error *err)
     if (!bk_gguf_has(k.g, full_key(k, key, name))) return BK_OK;
     *out = bk_gguf_int(k.g, name, INT64_MIN);
     if (*out == INT64_MIN)
-        return bk_fail(err, BK_EUNSUP, "%s: %s is no single whole number; brick reads models whose layers are all alike", bk_gguf_path(k.g), name);
+        return bk_fail(err, BK_EUNSUP,
+                       "%s: %s is no single whole number; brick reads models whose layers are all alike",
+                       bk_gguf_path(k.g), name);
     return check_size(bk_gguf_path(k.g), name, *out, INT32_MAX, err);
 }
 
 static bk_status gguf_need(keys k, const char *key, int64_t *out, bk_error *err)
 {
     char name[128];
-    if (!bk_gguf_has(k.g, full_key(k, key, name))) return bk_fail(err, BK_EFORMAT, "%s: key %s is missing", bk_gguf_path(k.g), name);
+    if (!bk_gguf_has(k.g, full_key(k, key, name)))
+        return bk_fail(err, BK_EFORMAT, "%s: key %s is missing", bk_gguf_path(k.g), name);
     return gguf_size(k, key, out, err);
 }
 
@@ -379,12 +407,19 @@ static double gguf_num(keys k, const char *key, double otherwise)
 
 static bk_status gguf_refuse_others(keys k, bk_error *err)
 {
-    static const char *const other[] = {"expert_count",          "logit_scale",       "embedding_scale",        "residual_scale",
-                                        "attention.clamp_kqv",   "attention.scale",   "attn_logit_softcapping", "final_logit_softcapping",
+    static const char *const other[] = {"expert_count",
+                                        "logit_scale",
+                                        "embedding_scale",
+                                        "residual_scale",
+                                        "attention.clamp_kqv",
+                                        "attention.scale",
+                                        "attn_logit_softcapping",
+                                        "final_logit_softcapping",
                                         "attention.max_alibi_bias"};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (gguf_num(k, other[i], 0) != 0)
-            return bk_fail(err, BK_EUNSUP, "%s: key %s.%s is set, which brick does not compute", bk_gguf_path(k.g), k.arch, other[i]);
+            return bk_fail(err, BK_EUNSUP, "%s: key %s.%s is set, which brick does not compute", bk_gguf_path(k.g),
+                           k.arch, other[i]);
     return BK_OK;
 }
 
@@ -398,11 +433,11 @@ static bk_status gguf_heads(keys k, bk_config *c, bk_error *err)
     BK_TRY(gguf_size(k, "attention.value_length", &value_dim, err));
     BK_TRY(gguf_size(k, "rope.dimension_count", &rotary, err));
     if (value_dim != head_dim)
-        return bk_fail(err, BK_EUNSUP, "%s: keys of %lld and values of %lld dimensions are not supported", bk_gguf_path(k.g),
-                       (long long)head_dim, (long long)value_dim);
+        return bk_fail(err, BK_EUNSUP, "%s: keys of %lld and values of %lld dimensions are not supported",
+                       bk_gguf_path(k.g), (long long)head_dim, (long long)value_dim);
     if (rotary != head_dim)
-        return bk_fail(err, BK_EUNSUP, "%s: rope turns %lld of %lld dimensions of a head; brick turns whole heads", bk_gguf_path(k.g),
-                       (long long)rotary, (long long)head_dim);
+        return bk_fail(err, BK_EUNSUP, "%s: rope turns %lld of %lld dimensions of a head; brick turns whole heads",
+                       bk_gguf_path(k.g), (long long)rotary, (long long)head_dim);
     return BK_OK;
 }
 
@@ -421,16 +456,16 @@ static double llama3_divisor(const bk_config *c, double f)
     return 1 / ((1 - blend) / c->rope_factor + blend);
 }
 
-/* rope_freqs.weight holds the divisors only. All published models use the same low, high and original length, so these are tried, with the
- * largest divisor as factor. */
+/* rope_freqs.weight holds the divisors only. All published models use the same low, high and original length, so these
+ * are tried, with the largest divisor as factor. */
 static bk_status gguf_divisors(const bk_gguf *g, bk_config *c, bk_error *err)
 {
     const bk_gguf_tensor *t = bk_gguf_find(g, "rope_freqs.weight");
     float divisor[BK_MAX_HEAD_DIM / 2];
     if (!t) return BK_OK;
     if (t->ndim != 1 || t->dim[0] != c->head_dim / 2)
-        return bk_fail(err, BK_EFORMAT, "%s: tensor 'rope_freqs.weight' has %lld values, not %lld", bk_gguf_path(g), (long long)t->dim[0],
-                       (long long)(c->head_dim / 2));
+        return bk_fail(err, BK_EFORMAT, "%s: tensor 'rope_freqs.weight' has %lld values, not %lld", bk_gguf_path(g),
+                       (long long)t->dim[0], (long long)(c->head_dim / 2));
     BK_TRY(bk_gguf_read_rows(g, t, 0, 1, divisor, err));
     bk_config with = *c;
     with.rope_kind = BK_ROPE_LLAMA3;
@@ -440,7 +475,8 @@ static bk_status gguf_divisors(const bk_gguf *g, bk_config *c, bk_error *err)
         double want = llama3_divisor(&with, frequency(c, i));
         if (!(fabs(divisor[i] - want) <= 1e-4 * want))
             return bk_fail(err, BK_EUNSUP,
-                           "%s: tensor 'rope_freqs.weight' is no llama3 scaling with frequency factors 1 and 4 and 8192 original positions "
+                           "%s: tensor 'rope_freqs.weight' is no llama3 scaling with frequency factors 1 and 4 and "
+                           "8192 original positions "
                            "(value %lld is %g, not %g); use the Hugging Face folder of this model",
                            bk_gguf_path(g), (long long)i, divisor[i], want);
     }
@@ -458,7 +494,8 @@ static bk_status gguf_rope(keys k, bk_config *c, bk_error *err)
     double factor = gguf_num(k, "rope.scaling.factor", gguf_num(k, "rope.scale_linear", 0));
     bool none = type && strcmp(type, "none") == 0;
     if (type && !none && strcmp(type, "linear") != 0)
-        return bk_fail(err, BK_EUNSUP, "%s: rope scaling '%s' is not supported; brick computes none, linear and llama3", bk_gguf_path(k.g), type);
+        return bk_fail(err, BK_EUNSUP, "%s: rope scaling '%s' is not supported; brick computes none, linear and llama3",
+                       bk_gguf_path(k.g), type);
     if (!none && (type || (factor != 0 && factor != 1))) c->rope_kind = BK_ROPE_LINEAR, c->rope_factor = factor;
     return BK_OK;
 }
@@ -483,7 +520,8 @@ bk_status bk_config_from_gguf(const bk_gguf *g, bk_config *out, bk_error *err)
     c.vocab = tokens;
     BK_TRY(gguf_size(k, "vocab_size", &c.vocab, err));
     if (tokens > c.vocab)
-        return bk_fail(err, BK_EFORMAT, "%s: the tokenizer has %lld tokens, the vocabulary %lld", path, (long long)tokens, (long long)c.vocab);
+        return bk_fail(err, BK_EFORMAT, "%s: the tokenizer has %lld tokens, the vocabulary %lld", path,
+                       (long long)tokens, (long long)c.vocab);
     c.eps = gguf_num(k, "attention.layer_norm_rms_epsilon", 0);
     char window[128];
     if (bk_gguf_int(g, full_key(k, "attention.sliding_window", window), -1) != 0)
@@ -516,8 +554,9 @@ void bk_linear_shape(const bk_config *c, bk_linear_id id, int64_t *out, int64_t 
 {
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     const int64_t shapes[BK_W_COUNT][2] = {
-        [BK_W_Q] = {q, c->hidden},           [BK_W_K] = {kv, c->hidden},        [BK_W_V] = {kv, c->hidden},      [BK_W_O] = {c->hidden, q},
-        [BK_W_GATE] = {c->inter, c->hidden}, [BK_W_UP] = {c->inter, c->hidden}, [BK_W_DOWN] = {c->hidden, c->inter},
+        [BK_W_Q] = {q, c->hidden},           [BK_W_K] = {kv, c->hidden},          [BK_W_V] = {kv, c->hidden},
+        [BK_W_O] = {c->hidden, q},           [BK_W_GATE] = {c->inter, c->hidden}, [BK_W_UP] = {c->inter, c->hidden},
+        [BK_W_DOWN] = {c->hidden, c->inter},
     };
     *out = shapes[id][0], *in = shapes[id][1];
 }

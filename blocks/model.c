@@ -16,8 +16,8 @@ struct bk_model {
     bk_config config;
     int64_t bos, eos;
     bool quantized;
-    bk_gguf *gguf;    /* or */
-    bk_json *json;    /* config.json and */
+    bk_gguf *gguf; /* or */
+    bk_json *json; /* config.json and */
     bk_st_set *set;
 };
 
@@ -108,7 +108,8 @@ typedef struct check {
 static void list_add(check *k, const char *name)
 {
     size_t n = strlen(k->list);
-    if (++k->missing <= 6 && n + strlen(name) + 2 < sizeof k->list) snprintf(k->list + n, sizeof k->list - n, "%s%s", n ? ", " : "", name);
+    if (++k->missing <= 6 && n + strlen(name) + 2 < sizeof k->list)
+        snprintf(k->list + n, sizeof k->list - n, "%s%s", n ? ", " : "", name);
 }
 
 /* A matrix [rows, cols], or a vector [cols] when rows is 0. */
@@ -121,7 +122,8 @@ static bk_status expect(check *k, const char *name, int64_t rows, int64_t cols, 
     }
     k->known[t.index] = true;
     if (!t.readable)
-        return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' is of type %s, which brick cannot read as weights", k->m->path, name, t.type);
+        return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' is of type %s, which brick cannot read as weights", k->m->path,
+                       name, t.type);
     const int64_t want[2] = {rows ? rows : cols, cols};
     const int ndim = rows ? 2 : 1;
     bool fits = t.ndim == ndim;
@@ -133,7 +135,8 @@ static bk_status expect(check *k, const char *name, int64_t rows, int64_t cols, 
         snprintf(has + n, sizeof has - n, "%s%lld", i ? ", " : "", (long long)t.dim[i]);
     }
     snprintf(asked, sizeof asked, rows ? "%lld, %lld" : "%lld", (long long)want[0], (long long)want[1]);
-    return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has shape [%s], its config asks for [%s]", k->m->path, name, has, asked);
+    return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has shape [%s], its config asks for [%s]", k->m->path, name, has,
+                   asked);
 }
 
 static bk_status expect_layer(check *k, int64_t layer, bk_error *err)
@@ -156,11 +159,13 @@ static bk_status expect_layer(check *k, int64_t layer, bk_error *err)
     return BK_OK;
 }
 
-/* Tensors that change nothing: the head of a tied model, tables that old files carry, the scaling that bk_config_from_gguf has read. */
+/* Tensors that change nothing: the head of a tied model, tables that old files carry, the scaling that
+ * bk_config_from_gguf has read. */
 static bool harmless(const bk_model *m, const char *name)
 {
     const char *tail = strstr(name, ".rotary_emb.inv_freq");
-    return strcmp(name, pick(m, head)) == 0 || (m->gguf ? strcmp(name, "rope_freqs.weight") == 0 : tail && tail[20] == 0);
+    return strcmp(name, pick(m, head)) == 0 ||
+           (m->gguf ? strcmp(name, "rope_freqs.weight") == 0 : tail && tail[20] == 0);
 }
 
 static bk_status expect_all(check *k, bk_error *err)
@@ -172,12 +177,13 @@ static bk_status expect_all(check *k, bk_error *err)
     if (!c->tied) BK_TRY(expect(k, pick(m, head), c->vocab, c->hidden, err));
     for (int64_t i = 0; i < c->layers; i++) BK_TRY(expect_layer(k, i, err));
     if (k->missing)
-        return bk_fail(err, BK_EFORMAT, "%s: %d tensors are missing: %s%s", m->path, k->missing, k->list, k->missing > 6 ? ", ..." : "");
+        return bk_fail(err, BK_EFORMAT, "%s: %d tensors are missing: %s%s", m->path, k->missing, k->list,
+                       k->missing > 6 ? ", ..." : "");
     for (int64_t i = 0; i < tensor_count(m) && !m->quantized; i++) {
         const char *name = tensor_at(m, i).name;
         if (!k->known[i] && !harmless(m, name))
-            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has no place in a %s model with this config (%lld layers)", m->path, name, c->arch,
-                           (long long)c->layers);
+            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has no place in a %s model with this config (%lld layers)",
+                           m->path, name, c->arch, (long long)c->layers);
     }
     return BK_OK;
 }
@@ -220,7 +226,8 @@ static bk_status open_folder(bk_model *m, const char *config, bk_error *err)
     BK_TRY(bk_config_from_json(m->json, config, &m->config, err));
     m->bos = token_id(bk_json_get(m->json, "bos_token_id"));
     m->eos = token_id(bk_json_get(m->json, "eos_token_id"));
-    m->quantized = bk_json_kind_of(bk_json_get(m->json, "quantization_config")) == BK_JSON_OBJECT; /* by brick: others were refused */
+    /* by brick: bk_config_from_json refuses the others */
+    m->quantized = bk_json_kind_of(bk_json_get(m->json, "quantization_config")) == BK_JSON_OBJECT;
     return bk_st_open_folder(m->dir, &m->set, err);
 }
 
@@ -245,7 +252,9 @@ static bk_status find_folder(bk_model *m, char **config, bk_error *err)
         BK_TRY(member(m->path, "model", &m->dir, err));
         if (m->dir) BK_TRY(member(m->dir, CONFIG, config, err));
         if (!*config)
-            return bk_fail(err, BK_EIO, "%s: is no model: neither " CONFIG " nor model/" CONFIG " (of a finished run) is there", m->path);
+            return bk_fail(err, BK_EIO,
+                           "%s: is no model: neither " CONFIG " nor model/" CONFIG " (of a finished run) is there",
+                           m->path);
     }
     return m->dir ? BK_OK : no_memory(err, m->path);
 }
@@ -360,7 +369,8 @@ bool bk_model_has_bias(const bk_model *m, bk_linear_id id)
 /* ---- reading ---- */
 
 /* A tensor that is no matrix is one row. */
-static bk_status read_rows(const bk_model *m, const char *name, int64_t row0, int64_t rows, int64_t cols, float *dst, bk_error *err)
+static bk_status read_rows(const bk_model *m, const char *name, int64_t row0, int64_t rows, int64_t cols, float *dst,
+                           bk_error *err)
 {
     const bk_gguf_tensor *g = m->gguf ? bk_gguf_find(m->gguf, name) : NULL;
     const bk_st_tensor *s = m->set ? bk_st_find(m->set, name) : NULL;
@@ -370,14 +380,18 @@ static bk_status read_rows(const bk_model *m, const char *name, int64_t row0, in
     return bk_fail(err, BK_EINVAL, "%s: there is no tensor '%s'", m->path, name);
 }
 
-static bk_status check_finite(const bk_model *m, const char *name, int64_t first, int64_t n, const float *v, bk_error *err)
+static bk_status check_finite(const bk_model *m, const char *name, int64_t first, int64_t n, const float *v,
+                              bk_error *err)
 {
     for (int64_t i = 0; i < n; i++)
-        if (!isfinite(v[i])) return bk_fail(err, BK_ENUMERIC, "%s: tensor '%s' is %g at index %lld", m->path, name, v[i], (long long)(first + i));
+        if (!isfinite(v[i]))
+            return bk_fail(err, BK_ENUMERIC, "%s: tensor '%s' is %g at index %lld", m->path, name, v[i],
+                           (long long)(first + i));
     return BK_OK;
 }
 
-static bk_status read_checked(const bk_model *m, const char *name, int64_t row0, int64_t rows, int64_t cols, float *dst, bk_error *err)
+static bk_status read_checked(const bk_model *m, const char *name, int64_t row0, int64_t rows, int64_t cols, float *dst,
+                              bk_error *err)
 {
     BK_TRY(read_rows(m, name, row0, rows, cols, dst, err));
     return check_finite(m, name, row0 * cols, rows * cols, dst, err);
@@ -403,7 +417,8 @@ bk_status bk_model_read_linear(const bk_model *m, int64_t layer, bk_linear_id id
     layer_name(m, layer, linears[id], "weight", name);
     bk_linear_shape(&m->config, id, &out, &in);
     if (!interleaved(m, id)) return read_checked(m, name, 0, out, in, dst, err);
-    for (int64_t i = 0; i < out; i++) BK_TRY(read_rows(m, name, interleaved_row(i, m->config.head_dim), 1, in, dst + i * in, err));
+    for (int64_t i = 0; i < out; i++)
+        BK_TRY(read_rows(m, name, interleaved_row(i, m->config.head_dim), 1, in, dst + i * in, err));
     return check_finite(m, name, 0, out * in, dst, err);
 }
 
@@ -427,7 +442,8 @@ bk_status bk_model_read_norm(const bk_model *m, int64_t layer, bk_norm_id id, fl
 {
     char name[128];
     layer_name(m, layer, norms[id], "weight", name);
-    return read_checked(m, name, 0, 1, id == BK_NORM_Q || id == BK_NORM_K ? m->config.head_dim : m->config.hidden, dst, err);
+    return read_checked(m, name, 0, 1, id == BK_NORM_Q || id == BK_NORM_K ? m->config.head_dim : m->config.hidden, dst,
+                        err);
 }
 
 bk_status bk_model_read_final_norm(const bk_model *m, float *dst, bk_error *err)
@@ -452,7 +468,8 @@ static bk_status hash_folder(const bk_model *m, bk_sha256 *h, bk_error *err)
     if (status == BK_OK) status = member(m->dir, INDEX, &index, err);
     if (status == BK_OK && config) status = bk_sha256_put_file(h, config, err);
     if (status == BK_OK && index) status = bk_sha256_put_file(h, index, err);
-    for (int i = 0; status == BK_OK && i < bk_st_file_count(m->set); i++) status = bk_sha256_put_file(h, bk_st_file_path(m->set, i), err);
+    for (int i = 0; status == BK_OK && i < bk_st_file_count(m->set); i++)
+        status = bk_sha256_put_file(h, bk_st_file_path(m->set, i), err);
     free(config);
     free(index);
     return status;

@@ -27,7 +27,8 @@ bk_status bk_file_open(bk_file *f, const char *path, bk_error *err)
     if (fstat(fd, &st) != 0)
         status = bk_fail_errno(err, "%s: cannot read", path);
     else if (!S_ISREG(st.st_mode))
-        status = bk_fail(err, BK_EIO, "%s: is %s, not a file", path, S_ISDIR(st.st_mode) ? "a folder" : "a pipe or device");
+        status =
+            bk_fail(err, BK_EIO, "%s: is %s, not a file", path, S_ISDIR(st.st_mode) ? "a folder" : "a pipe or device");
     else if (!(f->path = strdup(path)))
         status = no_memory(err, path);
     if (status) {
@@ -49,8 +50,8 @@ void bk_file_close(bk_file *f)
 bk_status bk_file_read(const bk_file *f, uint64_t offset, void *dst, size_t n, bk_error *err)
 {
     if (offset > f->size || n > f->size - offset)
-        return bk_fail(err, BK_EFORMAT, "%s: cut off: %zu bytes wanted at %llu of %llu", f->path, n, (unsigned long long)offset,
-                       (unsigned long long)f->size);
+        return bk_fail(err, BK_EFORMAT, "%s: cut off: %zu bytes wanted at %llu of %llu", f->path, n,
+                       (unsigned long long)offset, (unsigned long long)f->size);
     for (char *p = dst; n > 0;) {
         ssize_t got = pread(f->fd, p, n, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
@@ -69,7 +70,8 @@ bk_status bk_file_slurp(const char *path, size_t limit, char **text, size_t *len
     bk_status status = BK_OK;
     char *buf = NULL;
     if (f.size > limit)
-        status = bk_fail(err, BK_EFORMAT, "%s: %llu bytes, at most %zu are read", path, (unsigned long long)f.size, limit);
+        status =
+            bk_fail(err, BK_EFORMAT, "%s: %llu bytes, at most %zu are read", path, (unsigned long long)f.size, limit);
     else if (f.size >= SIZE_MAX || !(buf = malloc((size_t)f.size + 1)))
         status = no_memory(err, path);
     else
@@ -138,7 +140,8 @@ bk_status bk_writer_commit(bk_writer *w, bk_error *err)
     w->fd = -1;
     if (fsync(fd) != 0 && errno != EINVAL) status = bk_fail_errno(err, "%s: cannot sync", w->partial);
     if (close(fd) != 0 && status == BK_OK) status = bk_fail_errno(err, "%s: cannot close", w->partial);
-    if (status == BK_OK && rename(w->partial, w->path) != 0) status = bk_fail_errno(err, "%s: cannot rename to %s", w->partial, w->path);
+    if (status == BK_OK && rename(w->partial, w->path) != 0)
+        status = bk_fail_errno(err, "%s: cannot rename to %s", w->partial, w->path);
     if (status == BK_OK) {
         free(w->partial);
         w->partial = NULL;

@@ -1,6 +1,6 @@
-/* Layout: "GGUF", version, tensor count, key count; keys (name, type, value); tensors (name, dims, type, offset); padding; tensor data.
- * Counts are never believed: each entry takes bytes in the file, so a count above what the rest of the file can hold is refused before
- * anything is allocated for it. */
+/* Layout: "GGUF", version, tensor count, key count; keys (name, type, value); tensors (name, dims, type, offset);
+ * padding; tensor data. Counts are never believed: each entry takes bytes in the file, so a count above what the rest
+ * of the file can hold is refused before anything is allocated for it. */
 #include "io/gguf.h"
 
 #include <stdlib.h>
@@ -62,8 +62,8 @@ static uint64_t position(const cursor *c)
 static bk_status get(cursor *c, void *dst, size_t n, bk_error *err)
 {
     if (n > c->f->size - position(c))
-        return bk_fail(err, BK_EFORMAT, "%s: cut off: its header goes on beyond the end of the file (%llu bytes)", c->f->path,
-                       (unsigned long long)c->f->size);
+        return bk_fail(err, BK_EFORMAT, "%s: cut off: its header goes on beyond the end of the file (%llu bytes)",
+                       c->f->path, (unsigned long long)c->f->size);
     for (char *to = dst; n > 0;) {
         if (c->used == c->loaded) {
             c->used = c->loaded = 0;
@@ -104,8 +104,8 @@ static bk_status get_text(bk_gguf *g, cursor *c, text *out, bk_error *err)
     uint64_t len;
     BK_TRY(get(c, &len, sizeof len, err));
     if (len > c->f->size - position(c))
-        return bk_fail(err, BK_EFORMAT, "%s: a string of %llu bytes in the header goes beyond the end of the file", c->f->path,
-                       (unsigned long long)len);
+        return bk_fail(err, BK_EFORMAT, "%s: a string of %llu bytes in the header goes beyond the end of the file",
+                       c->f->path, (unsigned long long)len);
     char *s = keep(g, (size_t)len + 1);
     if (!s) return no_memory(g, err);
     s[len] = 0;
@@ -127,8 +127,8 @@ static bk_status get_values(bk_gguf *g, cursor *c, entry *e, bk_error *err)
 {
     uint64_t least = e->type == STRING ? 8 : size_of[e->type];
     if (e->n > (c->f->size - position(c)) / least)
-        return bk_fail(err, BK_EFORMAT, "%s: key '%s' says it has %llu values, more than the file can hold", c->f->path, e->key,
-                       (unsigned long long)e->n);
+        return bk_fail(err, BK_EFORMAT, "%s: key '%s' says it has %llu values, more than the file can hold", c->f->path,
+                       e->key, (unsigned long long)e->n);
     e->data = malloc(e->n ? (size_t)e->n * (e->type == STRING ? sizeof(text) : size_of[e->type]) : 1);
     if (!e->data) return no_memory(g, err);
     if (e->type != STRING) return get(c, e->data, (size_t)e->n * size_of[e->type], err);
@@ -148,16 +148,19 @@ static bk_status get_entry(bk_gguf *g, cursor *c, entry *e, bk_error *err)
         BK_TRY(get(c, &e->n, sizeof e->n, err));
     }
     if (type >= TYPES || type == ARRAY)
-        return bk_fail(err, BK_EFORMAT, "%s: key '%s' has a value of type %u, which GGUF does not have", c->f->path, e->key, type);
+        return bk_fail(err, BK_EFORMAT, "%s: key '%s' has a value of type %u, which GGUF does not have", c->f->path,
+                       e->key, type);
     e->type = type;
     return get_values(g, c, e, err);
 }
 
 /* Room for `count` entries of a table whose entries take at least `least` bytes in the file. */
-static bk_status table(bk_gguf *g, const cursor *c, uint64_t count, uint64_t least, size_t size, const char *what, void *out, bk_error *err)
+static bk_status table(bk_gguf *g, const cursor *c, uint64_t count, uint64_t least, size_t size, const char *what,
+                       void *out, bk_error *err)
 {
     if (count > (c->f->size - position(c)) / least)
-        return bk_fail(err, BK_EFORMAT, "%s: says it has %llu %s, more than the file can hold", c->f->path, (unsigned long long)count, what);
+        return bk_fail(err, BK_EFORMAT, "%s: says it has %llu %s, more than the file can hold", c->f->path,
+                       (unsigned long long)count, what);
     void *p = calloc(count ? (size_t)count : 1, size);
     if (!p) return no_memory(g, err);
     memcpy(out, &p, sizeof p);
@@ -195,17 +198,21 @@ static bk_status get_tensor(bk_gguf *g, cursor *c, bk_gguf_tensor *t, const bk_g
     BK_TRY(get(c, &id, sizeof id, err));
     BK_TRY(get(c, &t->offset, sizeof t->offset, err));
     *type = bk_gguf_type_find(id);
-    if (!*type) return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' is of type %u, which brick does not know", c->f->path, t->name, id);
+    if (!*type)
+        return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' is of type %u, which brick does not know", c->f->path, t->name,
+                       id);
     t->type = (*type)->name;
     t->readable = (*type)->dequant != NULL;
     t->ndim = (int)ndim;
     for (uint32_t i = 0; i < ndim; i++) {
         if (dim[i] == 0 || !bk_times(&n, dim[i], INT64_MAX / 8))
-            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has a dimension of %llu", c->f->path, t->name, (unsigned long long)dim[i]);
+            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has a dimension of %llu", c->f->path, t->name,
+                           (unsigned long long)dim[i]);
         t->dim[ndim - 1 - i] = (int64_t)dim[i];
     }
     if (dim[0] % (uint64_t)(*type)->block != 0)
-        return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is of type %s, but its rows of %llu values are no multiple of %d", c->f->path,
+        return bk_fail(err, BK_EFORMAT,
+                       "%s: tensor '%s' is of type %s, but its rows of %llu values are no multiple of %d", c->f->path,
                        t->name, t->type, (unsigned long long)dim[0], (*type)->block);
     t->bytes = n / (uint64_t)(*type)->block * (uint64_t)(*type)->bytes;
     return BK_OK;
@@ -231,20 +238,24 @@ static bk_status place_tensors(bk_gguf *g, uint64_t start, uint64_t alignment, b
         bk_gguf_tensor *t = &g->tensors[i];
         g->by_name[i] = t;
         if (t->offset % alignment != 0)
-            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is not aligned to %llu bytes", path, t->name, (unsigned long long)alignment);
+            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is not aligned to %llu bytes", path, t->name,
+                           (unsigned long long)alignment);
         if (start > size || t->offset > size - start || t->bytes > size - start - t->offset)
-            return bk_fail(err, BK_EFORMAT, "%s: cut off: tensor '%s' goes beyond the end of the file (%llu bytes); download it again", path,
-                           t->name, (unsigned long long)size);
+            return bk_fail(err, BK_EFORMAT,
+                           "%s: cut off: tensor '%s' goes beyond the end of the file (%llu bytes); download it again",
+                           path, t->name, (unsigned long long)size);
         t->offset += start;
     }
     qsort(g->by_name, g->n_tensors, sizeof *g->by_name, offset_order);
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         if (g->by_name[i]->offset < end)
-            return bk_fail(err, BK_EFORMAT, "%s: tensors '%s' and '%s' overlap", path, g->by_name[i - 1]->name, g->by_name[i]->name);
+            return bk_fail(err, BK_EFORMAT, "%s: tensors '%s' and '%s' overlap", path, g->by_name[i - 1]->name,
+                           g->by_name[i]->name);
         end = g->by_name[i]->offset + g->by_name[i]->bytes;
     }
     if (size - end >= alignment)
-        return bk_fail(err, BK_EFORMAT, "%s: %llu bytes follow the last tensor: the file is damaged or something was added to it", path,
+        return bk_fail(err, BK_EFORMAT,
+                       "%s: %llu bytes follow the last tensor: the file is damaged or something was added to it", path,
                        (unsigned long long)(size - end));
     qsort(g->by_name, g->n_tensors, sizeof *g->by_name, name_order);
     for (uint64_t i = 1; i < g->n_tensors; i++)
@@ -263,7 +274,8 @@ static bk_status get_tensors(bk_gguf *g, cursor *c, uint64_t count, bk_error *er
     g->n_tensors = count;
     int64_t alignment = bk_gguf_int(g, "general.alignment", 32);
     if (alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)) != 0)
-        return bk_fail(err, BK_EFORMAT, "%s: general.alignment is %lld, not a power of two", c->f->path, (long long)alignment);
+        return bk_fail(err, BK_EFORMAT, "%s: general.alignment is %lld, not a power of two", c->f->path,
+                       (long long)alignment);
     uint64_t a = (uint64_t)alignment;
     return place_tensors(g, (position(c) + a - 1) / a * a, a, err);
 }
@@ -275,9 +287,11 @@ static bk_status read_header(bk_gguf *g, cursor *c, bk_error *err)
     uint32_t version;
     uint64_t tensors, keys;
     if (c->f->size >= 4) BK_TRY(get(c, magic, 4, err));
-    if (memcmp(magic, "GGUF", 4) != 0) return bk_fail(err, BK_EFORMAT, "%s: is no GGUF file (a model is a GGUF file or a Hugging Face folder)", path);
+    if (memcmp(magic, "GGUF", 4) != 0)
+        return bk_fail(err, BK_EFORMAT, "%s: is no GGUF file (a model is a GGUF file or a Hugging Face folder)", path);
     BK_TRY(get(c, &version, sizeof version, err));
-    if (version != 0 && (version & 0xffff) == 0) return bk_fail(err, BK_EUNSUP, "%s: is a big-endian GGUF file, which brick does not read", path);
+    if (version != 0 && (version & 0xffff) == 0)
+        return bk_fail(err, BK_EUNSUP, "%s: is a big-endian GGUF file, which brick does not read", path);
     if (version != 2 && version != 3)
         return bk_fail(err, BK_EUNSUP, "%s: is GGUF version %u; brick reads versions 2 and 3", path, version);
     BK_TRY(get(c, &tensors, sizeof tensors, err));
@@ -434,17 +448,20 @@ const bk_gguf_tensor *bk_gguf_find(const bk_gguf *g, const char *name)
     return t ? *t : NULL;
 }
 
-bk_status bk_gguf_read_rows(const bk_gguf *g, const bk_gguf_tensor *t, int64_t row0, int64_t rows, float *dst, bk_error *err)
+bk_status bk_gguf_read_rows(const bk_gguf *g, const bk_gguf_tensor *t, int64_t row0, int64_t rows, float *dst,
+                            bk_error *err)
 {
     const bk_gguf_type *type = g->types[t - g->tensors];
     int64_t all = 1, last = t->dim[t->ndim - 1];
     for (int i = 0; i < t->ndim - 1; i++) all *= t->dim[i];
     if (!type->dequant)
-        return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' is of type %s; brick reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K",
+        return bk_fail(err, BK_EUNSUP,
+                       "%s: tensor '%s' is of type %s; brick reads F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, "
+                       "Q5_K and Q6_K",
                        g->file.path, t->name, t->type);
     if (row0 < 0 || rows < 0 || row0 > all || rows > all - row0)
-        return bk_fail(err, BK_EINVAL, "%s: tensor '%s' has %lld rows, [%lld, %lld + %lld) asked for", g->file.path, t->name, (long long)all,
-                       (long long)row0, (long long)row0, (long long)rows);
+        return bk_fail(err, BK_EINVAL, "%s: tensor '%s' has %lld rows, [%lld, %lld + %lld) asked for", g->file.path,
+                       t->name, (long long)all, (long long)row0, (long long)row0, (long long)rows);
     unsigned char buf[BUFFER];
     int64_t blocks = rows * (last / type->block), room = BUFFER / type->bytes;
     uint64_t at = t->offset + (uint64_t)(row0 * (last / type->block)) * (uint64_t)type->bytes;

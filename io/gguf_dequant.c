@@ -1,6 +1,6 @@
-/* Block formats of ggml. Each type packs a run of a row into one block: one or two f16 scales, then integer codes; the K types hold
- * 256 values whose 6 or 8-bit scales of 16 or 32 values refer to the block's own. The arithmetic is f32 in this order, so that the values are the
- * ones every other reader of these files computes. */
+/* Block formats of ggml. Each type packs a run of a row into one block: one or two f16 scales, then integer codes; the
+ * K types hold 256 values whose 6 or 8-bit scales of 16 or 32 values refer to the block's own. The arithmetic is f32 in
+ * this order, so that the values are the ones every other reader of these files computes. */
 #include "io/gguf_dequant.h"
 
 #include <stddef.h>
@@ -46,11 +46,13 @@ static void from_q8_0(const unsigned char *s, float *y, int64_t n)
     }
 }
 
-/* Byte i of a 4 or 5-bit block holds value i (low half) and value i + 16; the fifth bits stand apart, bit i for value i. */
+/* Byte i of a 4 or 5-bit block holds value i (low half) and value i + 16; the fifth bits stand apart, bit i for value
+ * i. */
 static inline void unpack32(const unsigned char *codes, uint32_t fifth, int zero, float d, float m, float *y)
 {
     for (int i = 0; i < 16; i++) {
-        int low = (codes[i] & 15) | (int)(fifth >> i & 1) << 4, high = codes[i] >> 4 | (int)(fifth >> (i + 16) & 1) << 4;
+        int low = (codes[i] & 15) | (int)(fifth >> i & 1) << 4, high = codes[i] >> 4 | (int)(fifth >> (i + 16) & 1)
+                                                                                           << 4;
         y[i] = (float)(low - zero) * d + m;
         y[i + 16] = (float)(high - zero) * d + m;
     }
@@ -73,11 +75,11 @@ static void from_q5_0(const unsigned char *s, float *y, int64_t n)
 
 static void from_q5_1(const unsigned char *s, float *y, int64_t n)
 {
-    for (; n > 0; n--, s += 24, y += 32)
-        unpack32(s + 8, bk_load32(s + 4), 0, half_at(s), half_at(s + 2), y);
+    for (; n > 0; n--, s += 24, y += 32) unpack32(s + 8, bk_load32(s + 4), 0, half_at(s), half_at(s + 2), y);
 }
 
-/* Scale and minimum of run i (of 8): 6 bits each in 12 bytes, the upper two bits of the last four tucked into the first eight bytes. */
+/* Scale and minimum of run i (of 8): 6 bits each in 12 bytes, the upper two bits of the last four tucked into the first
+ * eight bytes. */
 static void scale_min(const unsigned char *p, int i, int *scale, int *min)
 {
     if (i < 4) {
@@ -88,7 +90,8 @@ static void scale_min(const unsigned char *p, int i, int *scale, int *min)
     }
 }
 
-/* Q4_K and Q5_K: 8 runs of 32, value j of run i in half i % 2 of byte 32 (i / 2) + j; its fifth bit is bit i of byte j of `fifth`. */
+/* Q4_K and Q5_K: 8 runs of 32, value j of run i in half i % 2 of byte 32 (i / 2) + j; its fifth bit is bit i of byte j
+ * of `fifth`. */
 static void unpack_k(const unsigned char *s, const unsigned char *fifth, const unsigned char *codes, float *y)
 {
     float d = half_at(s), dmin = half_at(s + 2);
@@ -114,7 +117,8 @@ static void from_q5_k(const unsigned char *s, float *y, int64_t n)
     for (; n > 0; n--, s += 176, y += K) unpack_k(s, s + 16, s + 48, y);
 }
 
-/* Two halves of 128 values, each 4 runs of 32: low 4 bits in 64 bytes, high 2 bits in 32 bytes, an 8-bit scale for each 16 values. */
+/* Two halves of 128 values, each 4 runs of 32: low 4 bits in 64 bytes, high 2 bits in 32 bytes, an 8-bit scale for each
+ * 16 values. */
 static void from_q6_k(const unsigned char *s, float *y, int64_t n)
 {
     for (; n > 0; n--, s += 210, y += K) {
@@ -127,6 +131,7 @@ static void from_q6_k(const unsigned char *s, float *y, int64_t n)
     }
 }
 
+/* clang-format off */
 static const bk_gguf_type types[] = {
     {0, "F32", 1, 4, from_f32},      {1, "F16", 1, 2, from_f16},      {30, "BF16", 1, 2, from_bf16},   {2, "Q4_0", 32, 18, from_q4_0},
     {3, "Q4_1", 32, 20, from_q4_1},  {6, "Q5_0", 32, 22, from_q5_0},  {7, "Q5_1", 32, 24, from_q5_1},  {8, "Q8_0", 32, 34, from_q8_0},
@@ -137,6 +142,7 @@ static const bk_gguf_type types[] = {
     {25, "I16", 1, 2, NULL},         {26, "I32", 1, 4, NULL},         {27, "I64", 1, 8, NULL},         {28, "F64", 1, 8, NULL},
     {34, "TQ1_0", K, 54, NULL},      {35, "TQ2_0", K, 66, NULL},      {39, "MXFP4", 32, 17, NULL},
 };
+/* clang-format on */
 
 const bk_gguf_type *bk_gguf_type_find(uint32_t id)
 {

@@ -34,15 +34,15 @@ bk_status bk_json_load(const char *path, bk_json **out, bk_error *err)
     return status;
 }
 
-/* A container that lost a member is marked by the reference count that jansson gives to its constants, which are never freed. */
+/* A container that lost a member is marked by the reference count that jansson gives to its constants, which are never
+ * freed. */
 static const size_t LOST = (size_t)-1;
 
 static void unmark(json_t *v)
 {
     size_t i;
     json_t *member;
-    if (json_is_array(v))
-        json_array_foreach(v, i, member) unmark(member);
+    if (json_is_array(v)) json_array_foreach(v, i, member) unmark(member);
     for (void *it = json_object_iter(v); it; it = json_object_iter_next(v, it)) unmark(json_object_iter_value(it));
     if ((json_is_array(v) || json_is_object(v)) && v->refcount == LOST) v->refcount = 1;
 }

@@ -69,7 +69,8 @@ static int64_t offset_of(const bk_json *entry, size_t i)
 }
 
 /* One entry of the header; `start` is where the data begin. */
-static bk_status parse_entry(const shard *s, const char *name, const bk_json *entry, uint64_t start, bk_st_tensor *t, bk_error *err)
+static bk_status parse_entry(const shard *s, const char *name, const bk_json *entry, uint64_t start, bk_st_tensor *t,
+                             bk_error *err)
 {
     const char *path = s->file.path, *dtype = bk_json_str(bk_json_get(entry, "dtype"), NULL);
     const bk_json *shape = bk_json_get(entry, "shape");
@@ -80,7 +81,8 @@ static bk_status parse_entry(const shard *s, const char *name, const bk_json *en
     if (t->dtype == BK_ST_DTYPE_COUNT)
         return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' has dtype '%s', which brick does not read", path, name, dtype);
     if (bk_json_size(shape) > BK_ST_MAX_DIM)
-        return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' has %zu dimensions, at most %d are read", path, name, bk_json_size(shape), BK_ST_MAX_DIM);
+        return bk_fail(err, BK_EUNSUP, "%s: tensor '%s' has %zu dimensions, at most %d are read", path, name,
+                       bk_json_size(shape), BK_ST_MAX_DIM);
     uint64_t count = 1;
     t->ndim = (int)bk_json_size(shape);
     for (int i = 0; i < t->ndim; i++) {
@@ -91,8 +93,10 @@ static bk_status parse_entry(const shard *s, const char *name, const bk_json *en
     t->count = (int64_t)count;
     int64_t begin = offset_of(entry, 0), end = offset_of(entry, 1);
     if (begin < 0 || end < begin || (uint64_t)end > s->file.size - start)
-        return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has data_offsets [%lld, %lld], the file has %llu bytes of data; download it again", path,
-                       name, (long long)begin, (long long)end, (unsigned long long)(s->file.size - start));
+        return bk_fail(
+            err, BK_EFORMAT,
+            "%s: tensor '%s' has data_offsets [%lld, %lld], the file has %llu bytes of data; download it again", path,
+            name, (long long)begin, (long long)end, (unsigned long long)(s->file.size - start));
     if ((uint64_t)(end - begin) != count * dtype_sizes[t->dtype])
         return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has %lld bytes, its shape and dtype %s make %llu", path, name,
                        (long long)(end - begin), dtype, (unsigned long long)(count * dtype_sizes[t->dtype]));
@@ -108,12 +112,14 @@ static bk_status check_cover(const shard *s, uint64_t start, bk_error *err)
         const bk_st_tensor *t = &s->tensors[i];
         if (t->offset != end)
             return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' %s at byte %llu of the data", s->file.path, t->name,
-                           t->offset < end ? "overlaps another one" : "leaves a hole", (unsigned long long)(end - start));
+                           t->offset < end ? "overlaps another one" : "leaves a hole",
+                           (unsigned long long)(end - start));
         end += (uint64_t)t->count * dtype_sizes[t->dtype];
     }
     if (end != s->file.size)
-        return bk_fail(err, BK_EFORMAT, "%s: %llu bytes follow the last tensor: the file is damaged or something was added to it", s->file.path,
-                       (unsigned long long)(s->file.size - end));
+        return bk_fail(err, BK_EFORMAT,
+                       "%s: %llu bytes follow the last tensor: the file is damaged or something was added to it",
+                       s->file.path, (unsigned long long)(s->file.size - end));
     return BK_OK;
 }
 
@@ -127,7 +133,8 @@ static bk_status check_metadata(const shard *s, const bk_json *map, bk_error *er
 
 static bk_status parse_entries(shard *s, int file, uint64_t start, bk_error *err)
 {
-    if (bk_json_kind_of(s->header) != BK_JSON_OBJECT) return bk_fail(err, BK_EFORMAT, "%s: its header is no JSON object", s->file.path);
+    if (bk_json_kind_of(s->header) != BK_JSON_OBJECT)
+        return bk_fail(err, BK_EFORMAT, "%s: its header is no JSON object", s->file.path);
     s->tensors = calloc(bk_json_size(s->header) + 1, sizeof *s->tensors);
     if (!s->tensors) return no_memory(err, s->file.path);
     for (void *it = bk_json_first(s->header); it; it = bk_json_next(s->header, it)) {
@@ -150,7 +157,8 @@ static bk_status open_shard(shard *s, int file, const char *path, bk_error *err)
     BK_TRY(bk_file_read(&s->file, 0, len, sizeof len, err));
     uint64_t n = bk_load64(len);
     if (n > s->file.size - 8 || n > MAX_HEADER)
-        return bk_fail(err, BK_EFORMAT, "%s: is no safetensors file or is cut off: header of %llu bytes in a file of %llu", path,
+        return bk_fail(err, BK_EFORMAT,
+                       "%s: is no safetensors file or is cut off: header of %llu bytes in a file of %llu", path,
                        (unsigned long long)n, (unsigned long long)s->file.size);
     char *text = malloc((size_t)n + 1);
     if (!text) return no_memory(err, path);
@@ -224,7 +232,8 @@ static bk_status index_files(const bk_json *map, const char *index, const char *
     for (void *it = bk_json_first(map); it; it = bk_json_next(map, it)) {
         const char *name = bk_json_str(bk_json_value(it), NULL);
         if (!name || !*name || strchr(name, '/') || strchr(name, '\\') || name[0] == '.')
-            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is said to be in '%s', which is no file name in this folder", index,
+            return bk_fail(err, BK_EFORMAT,
+                           "%s: tensor '%s' is said to be in '%s', which is no file name in this folder", index,
                            bk_json_key(it), name ? name : "");
         files[all++] = name;
     }
@@ -249,7 +258,8 @@ static bk_status open_shards(bk_st_set *s, const char *dir, const char *index, c
         free(path);
         BK_TRY(status);
     }
-    if (*absent) return bk_fail(err, BK_EIO, "%s: the index names files that are not there: %s; download them", index, absent);
+    if (*absent)
+        return bk_fail(err, BK_EIO, "%s: the index names files that are not there: %s; download them", index, absent);
     return BK_OK;
 }
 
@@ -276,7 +286,8 @@ static bk_status merge(bk_st_set *s, const bk_json *map, const char *index, cons
         else
             list_add(absent, sizeof absent, text);
     }
-    if (*absent) return bk_fail(err, BK_EFORMAT, "%s: the index names tensors that are not in their files: %s", index, absent);
+    if (*absent)
+        return bk_fail(err, BK_EFORMAT, "%s: the index names tensors that are not in their files: %s", index, absent);
     qsort(s->tensors, s->n, sizeof *s->tensors, name_order);
     return BK_OK;
 }
@@ -367,8 +378,8 @@ bk_status bk_st_read_raw(const bk_st_set *s, const bk_st_tensor *t, int64_t firs
 {
     const bk_file *f = &s->shards[t->file].file;
     if (first < 0 || n < 0 || first > t->count || n > t->count - first)
-        return bk_fail(err, BK_EINVAL, "%s: tensor '%s' has %lld values, [%lld, %lld + %lld) asked for", f->path, t->name, (long long)t->count,
-                       (long long)first, (long long)first, (long long)n);
+        return bk_fail(err, BK_EINVAL, "%s: tensor '%s' has %lld values, [%lld, %lld + %lld) asked for", f->path,
+                       t->name, (long long)t->count, (long long)first, (long long)first, (long long)n);
     size_t size = dtype_sizes[t->dtype];
     return bk_file_read(f, t->offset + (uint64_t)first * size, dst, (size_t)n * size, err);
 }
@@ -441,9 +452,11 @@ void bk_st_writer_metadata(bk_st_writer *w, const char *key, const char *value)
     bk_json_set(w->metadata, key, bk_json_of_str(value, strlen(value)));
 }
 
-bk_status bk_st_writer_declare(bk_st_writer *w, const char *name, bk_st_dtype dtype, int ndim, const int64_t *dim, bk_error *err)
+bk_status bk_st_writer_declare(bk_st_writer *w, const char *name, bk_st_dtype dtype, int ndim, const int64_t *dim,
+                               bk_error *err)
 {
-    if (!w->header) return bk_fail(err, BK_EINVAL, "%s: tensor '%s' is declared after data were written", w->path, name);
+    if (!w->header)
+        return bk_fail(err, BK_EINVAL, "%s: tensor '%s' is declared after data were written", w->path, name);
     if (bk_json_get(w->header, name) || strcmp(name, METADATA) == 0)
         return bk_fail(err, BK_EINVAL, "%s: tensor '%s' is declared twice", w->path, name);
     bk_json *entry = bk_json_object(), *shape = bk_json_array(), *offsets = bk_json_array();
@@ -498,7 +511,8 @@ bk_status bk_st_writer_put(bk_st_writer *w, const char *name, const void *data, 
     if (w->header) BK_TRY(put_header(w, err));
     advance(w);
     if (w->turn == w->n || strcmp(name, w->list[w->turn].name) != 0 || bytes > w->list[w->turn].bytes - w->put)
-        return bk_fail(err, BK_EINVAL, "%s: %zu bytes of tensor '%s' were given out of turn or are too many", w->path, bytes, name);
+        return bk_fail(err, BK_EINVAL, "%s: %zu bytes of tensor '%s' were given out of turn or are too many", w->path,
+                       bytes, name);
     BK_TRY(bk_writer_put(&w->out, data, bytes, err));
     w->put += bytes;
     return BK_OK;

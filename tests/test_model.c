@@ -304,6 +304,34 @@ START_TEST(what_is_no_model_is_refused)
 }
 END_TEST
 
+/* The weights of `dir` into model.safetensors of `other`, the linears under the name of codes if asked, and one tensor more. */
+static void copy_weights(bool codes, const char *extra)
+{
+    const int64_t one = 1;
+    bk_st_set *s;
+    bk_st_writer *w;
+    bk_status bad = bk_st_open_folder(dir, &s, &err);
+    if (!bad) bad = bk_st_writer_new(in(other, "model.safetensors"), &w, &err);
+    ck_assert_msg(bad == BK_OK, "%s", err.msg);
+    for (int data = 0; data < 2; data++) {
+        for (int64_t i = 0; i < bk_st_count(s); i++) {
+            const bk_st_tensor *t = bk_st_at(s, i);
+            char as_codes[128];
+            snprintf(as_codes, sizeof as_codes, "%.*s.codes", (int)(strlen(t->name) - strlen(".weight")), t->name);
+            const char *name = codes && strstr(t->name, "_proj") ? as_codes : t->name;
+            float *v = malloc(sizeof *v * (size_t)t->count);
+            bad |= bk_st_read_f32(s, t, 0, t->count, v, &err);
+            bad |= data ? bk_st_writer_put(w, name, v, sizeof *v * (size_t)t->count, &err)
+                        : bk_st_writer_declare(w, name, BK_ST_F32, t->ndim, t->dim, &err);
+            free(v);
+        }
+        bad |= data ? bk_st_writer_put(w, extra, "\0\0\0", 4, &err) : bk_st_writer_declare(w, extra, BK_ST_F32, 1, &one, &err);
+    }
+    bad |= bk_st_writer_commit(w, &err);
+    ck_assert_msg(bad == BK_OK, "%s", err.msg);
+    bk_st_close(s);
+}
+
 START_TEST(linears_of_a_quantized_model_are_not_looked_for)
 {
     bk_json *json = bk_config_to_json(&config), *q = bk_json_object();
@@ -312,30 +340,23 @@ START_TEST(linears_of_a_quantized_model_are_not_looked_for)
     ck_assert_int_eq(bk_json_save(json, in(other, "config.json"), &err), BK_OK);
     bk_json_free(json);
     bk_tiny_model_write(&config, 1, dir);
-    bk_st_set *s;
-    bk_st_writer *w;
-    ck_assert_int_eq(bk_st_open_folder(dir, &s, &err), BK_OK);
-    ck_assert_int_eq(bk_st_writer_new(in(other, "model.safetensors"), &w, &err), BK_OK);
-    for (int data = 0; data < 2; data++)
-        for (int64_t i = 0; i < bk_st_count(s); i++) {
-            const bk_st_tensor *t = bk_st_at(s, i);
-            char codes[128];
-            snprintf(codes, sizeof codes, "%.*s.codes", (int)(strlen(t->name) - strlen(".weight")), t->name);
-            const char *name = strstr(t->name, "_proj") ? codes : t->name;
-            float *v = malloc(sizeof *v * (size_t)t->count);
-            ck_assert_int_eq(bk_st_read_f32(s, t, 0, t->count, v, &err), BK_OK);
-            bk_status status = data ? bk_st_writer_put(w, name, v, sizeof *v * (size_t)t->count, &err)
-                                    : bk_st_writer_declare(w, name, BK_ST_F32, t->ndim, t->dim, &err);
-            ck_assert_msg(status == BK_OK, "%s", err.msg);
-            free(v);
-        }
-    ck_assert_int_eq(bk_st_writer_commit(w, &err), BK_OK);
-    bk_st_close(s);
+    copy_weights(true, "prefix.key");
     open_at(other);
     ck_assert(bk_model_quantized(m));
     float v[64 * 64];
     ck_assert_int_eq(bk_model_read_linear(m, 0, BK_W_Q, v, NULL), BK_EUNSUP);
     ck_assert_int_eq(bk_model_read_norm(m, 0, BK_NORM_ATTN, v, &err), BK_OK);
+}
+END_TEST
+
+START_TEST(frequency_tables_of_old_files_are_passed_over)
+{
+    bk_tiny_model_write(&config, 1, dir);
+    ck_assert_int_eq(bk_copy_file(in(dir, "config.json"), in(other, "config.json"), &err), BK_OK);
+    copy_weights(false, "model.layers.0.self_attn.rotary_emb.inv_freq");
+    open_at(other);
+    copy_weights(false, "model.layers.0.self_attn.rotary_emb.inv_freq_of_another_kind");
+    refuse_at(other, BK_EFORMAT, "inv_freq_of_another_kind' has no place");
 }
 END_TEST
 
@@ -378,6 +399,7 @@ int main(void)
     tcase_add_test(c, unreadable_types_are_refused_when_opening);
     tcase_add_test(c, what_is_no_model_is_refused);
     tcase_add_test(c, linears_of_a_quantized_model_are_not_looked_for);
+    tcase_add_test(c, frequency_tables_of_old_files_are_passed_over);
     tcase_add_test(c, the_hash_covers_config_and_weights);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);
