@@ -8,8 +8,9 @@
 #include "experiments/log.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "experiments/version.h"
 
-#define VERSION "0.1.0"
+
 
 static const struct {
     const char *name, *about;
@@ -53,7 +54,7 @@ static int dispatch(int argc, char **argv)
         return BK_EXIT_OK;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("brick " VERSION);
+        puts("brick " BK_VERSION);
         return BK_EXIT_OK;
     }
     for (size_t i = 0; i < N_VERBS; i++)

@@ -1,0 +1,199 @@
+/* brick run: the whole experiment. */
+#include "experiments/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "experiments/backends.h"
+#include "experiments/log.h"
+#include "experiments/options.h"
+#include "experiments/verbs.h"
+
+enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TRAIN, T_EVALUATE, T_TOTAL };
+
+bk_watch bk_run_begin_stage(bk_run *r, const char *name, int number, int64_t total)
+{
+    bk_progress_begin(&r->progress, name, number, 5, total);
+    return bk_watch_progress(&r->progress);
+}
+
+void bk_run_end_stage(bk_run *r)
+{
+    bk_progress_end(&r->progress);
+}
+
+bk_status bk_run_block(bk_run *r, bool quantized, bool hardened, bool trained, int64_t tokens, bk_block **out, bk_error *err)
+{
+    bk_block_quant quant = r->quant;
+    if (hardened) quant.weight.bits = 16;
+    bk_block_options opt = {.quant = quantized ? &quant : NULL, .r3 = bk_source_r3(r->src), .r4 = bk_source_r4(r->src),
+                            .prefix_len = r->prefix.n, .tokens = tokens, .trained = trained};
+    return bk_block_create(out, r->lab.be, bk_source_config(r->src), &opt, err);
+}
+
+bk_status bk_run_load_fp(bk_run *r, int64_t layer, bk_block_weights *w, bk_block *b, bk_error *err)
+{
+    BK_TRY(bk_source_block(r->src, layer, w, err));
+    BK_TRY(bk_block_load(b, w, err));
+    return r->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&r->prefix, layer), bk_prefix_v(&r->prefix, layer), err) : BK_OK;
+}
+
+static bk_status open_model(bk_run *r, bk_error *err)
+{
+    const bk_run_config *c = &r->cfg;
+    const bk_backend *be = bk_backend_named(c->backend);
+    if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", c->backend);
+    if (be->set_threads && c->threads) be->set_threads((int)c->threads);
+    BK_TRY(bk_lab_open(&r->lab, c->model, be, err));
+    if (r->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized already; a run starts from a full-precision model", c->model);
+    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
+    BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
+    BK_TRY(bk_model_sha256(r->lab.model, r->model_sha, err));
+    r->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
+    r->policy = (bk_text_policy){c->data.bos == BK_BOS_AUTO, c->data.parse_special, c->data.strip_bos, c->data.join};
+    r->block = calloc((size_t)bk_model_config(r->lab.model)->layers, sizeof *r->block);
+    return r->block ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
+}
+
+/* A dry block finds quantizers that do not fit the shapes in the first second. */
+static bk_status check_shapes(bk_run *r, bk_error *err)
+{
+    bk_block *b = NULL;
+    bk_status st = bk_run_block(r, true, false, false, 1, &b, err);
+    bk_block_free(b);
+    return st;
+}
+
+static bk_status export_rest(bk_run *r, bk_error *err)
+{
+    char dir[BK_RUN_PATH];
+    const bk_config *c = bk_source_config(r->src);
+    unsigned *sites = malloc((size_t)c->layers * sizeof *sites);
+    if (!sites) return bk_fail(err, BK_ENOMEM, "no memory");
+    for (int64_t l = 0; l < c->layers; l++) {
+        unsigned weights;
+        bk_skip_masks(&r->cfg, l, &sites[l], &weights);
+    }
+    bk_quantized_info info = {.quant = r->quant, .r3 = bk_source_r3(r->src) != NULL, .r4 = bk_source_r4(r->src) != NULL, .skip_sites = sites,
+                              .scheme = r->cfg.scheme, .model = bk_model_name(r->lab.model)};
+    bk_run_path(r, "model", dir, sizeof dir);
+    bk_status st = bk_tokenizer_save(r->lab.tok, dir, err);
+    if (!st) st = bk_quantized_finish(r->src, &r->prefix, &info, dir, err);
+    free(sites);
+    return st;
+}
+
+typedef bk_status (*part_fn)(bk_run *r, bk_error *err);
+
+static bk_status timed(bk_run *r, int stage, part_fn fn, bk_error *err)
+{
+    double start = bk_seconds();
+    bk_status st = fn(r, err);
+    r->seconds[stage] += bk_seconds() - start;
+    return st;
+}
+
+static bk_status say_finished(const bk_run *r)
+{
+    bk_log(BK_LOG_INFO, "%s is finished: see its summary.json; another --out makes a new run", r->dir);
+    return BK_OK;
+}
+
+bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
+{
+    bool finished;
+    double start = bk_seconds();
+    BK_TRY(timed(r, T_LOAD, open_model, err));
+    BK_TRY(check_shapes(r, err));
+    BK_TRY(bk_run_open_folder(r, resume, &finished, err));
+    if (finished) return say_finished(r);
+    BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
+    BK_TRY(bk_run_manifest(r, err));
+    BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
+    BK_TRY(timed(r, T_OUTLIERS, bk_run_find_prefix, err));
+    BK_TRY(timed(r, T_INIT, bk_run_init, err));
+    bk_status trained = timed(r, T_TRAIN, bk_run_train, err);
+    if (trained && !r->all_fell_back) return trained;
+    bk_error failure = *err;
+    if (trained) bk_error_clear(err);
+    BK_TRY(timed(r, T_TRAIN, export_rest, err));
+    BK_TRY(timed(r, T_EVALUATE, bk_run_evaluate, err));
+    r->seconds[T_TOTAL] = bk_seconds() - start;
+    BK_TRY(bk_run_write_summary(r, err));
+    if (trained) *err = failure;
+    return trained;
+}
+
+void bk_run_close(bk_run *r)
+{
+    bk_samples_free(&r->detection);
+    bk_samples_free(&r->calibration);
+    bk_samples_free(&r->training);
+    bk_samples_free(&r->evaluation);
+    bk_prefix_choice_free(&r->choice);
+    bk_prefix_free(&r->prefix);
+    bk_source_close(r->plain);
+    bk_source_close(r->src);
+    bk_lab_close(&r->lab);
+    free(r->block);
+    if (r->lock >= 0) close(r->lock);
+}
+
+/* runs/<model>-<scheme> */
+static void default_folder(bk_run *r)
+{
+    const char *m = r->cfg.model, *end = m + strlen(m);
+    while (end > m && end[-1] == '/') end--;
+    const char *base = end;
+    while (base > m && base[-1] != '/') base--;
+    int n = (int)(end - base);
+    if (n > 5 && !strncmp(end - 5, ".gguf", 5)) n -= 5;
+    snprintf(r->dir, sizeof r->dir, "runs/%.*s-%s", n > 200 ? 200 : n, base, r->cfg.scheme);
+}
+
+int bk_verb_run(int argc, char **argv)
+{
+    const char *config = NULL, *out = NULL;
+    bool resume = false, strict = false, help_config = false, json = false;
+    bk_opt_list sets = {.n = 0};
+    const bk_opt opts[] = {
+        {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
+        {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<model>-<scheme>", 0, 0, "run folder"},
+        {"--resume", BK_OPT_FLAG, &resume, NULL, NULL, 0, 0, "continue an unfinished run"},
+        {"--strict", BK_OPT_FLAG, &strict, NULL, NULL, 0, 0, "every fallback is an error"},
+        {"--help-config", BK_OPT_FLAG, &help_config, NULL, NULL, 0, 0, "print every key of a config and end"},
+        {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "print summary.json instead of the table"},
+        {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", NULL, 0, 0, "YAML file (brick run --help-config)"},
+        {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
+    const bk_cli cli = {"run", "the whole experiment: load, rotate, find outliers, prefix, initialise, train, evaluate", opts,
+                        "brick run configs/demo.yaml --out runs/demo\n"
+                        "brick run configs/smollm2/w4a4kv4-static.yaml --set seed=3 --set train.epochs=5 --out runs/seed3\n"};
+    int code;
+    if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
+    if (help_config) {
+        bk_run_config_help(stdout);
+        return BK_EXIT_OK;
+    }
+    bk_error err = {0};
+    bk_run *r = calloc(1, sizeof *r);
+    if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
+    r->lock = -1;
+    if (strict) sets.item[sets.n++] = "strict=true";
+    bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
+                          : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
+    if (!st) st = bk_run_config_check_files(&r->cfg, &err);
+    if (!st && out && strlen(out) > 4000) st = bk_fail(&err, BK_EINVAL, "--out is too long");
+    if (!st && out) snprintf(r->dir, sizeof r->dir, "%s", out);
+    if (!st && !out) default_folder(r);
+    if (!st) st = bk_run_all(r, resume, &err);
+    if ((!st || r->all_fell_back) && r->n_rows) bk_run_print_result(r, json);
+    code = bk_exit_report(st, &err);
+    bk_error closing = {0};
+    if (bk_log_close(&closing) && !st) code = bk_exit_report(closing.code, &closing);
+    bk_run_close(r);
+    free(r);
+    return code;
+}

@@ -1,0 +1,76 @@
+/* One experiment: from a config to a trained model, its perplexities and the files of a run folder. */
+#ifndef BK_RUN_H
+#define BK_RUN_H
+
+#include "blocks/recon.h"
+#include "experiments/lab.h"
+#include "experiments/schema.h"
+#include "experiments/stage.h"
+
+#define BK_RUN_PATH 4200
+#define BK_RUN_STAGES 7
+#define BK_ROWS_MAX 8
+
+/* One line of the table of perplexities; ppl NaN = not computed. */
+typedef struct bk_table_row {
+    char name[48];
+    double ppl;
+} bk_table_row;
+
+/* What became of a block. */
+typedef struct bk_block_result {
+    double loss_init, loss_final, seconds;
+    int64_t epoch_kept, halvings, floored, fell_back;
+} bk_block_result;
+
+typedef struct bk_run {
+    bk_run_config cfg;
+    char dir[BK_RUN_PATH];
+    int lock;
+    bk_lab lab;
+    bk_source *plain, *src; /* as in the file; through the transforms of the config */
+    bk_block_quant quant;
+    bk_text_policy policy;
+    char model_sha[65];
+    bk_prefix prefix;
+    bk_samples detection, calibration, training, evaluation; /* training: with the validation samples behind */
+    int64_t n_train, n_val;
+    bk_stage outliers, init;
+    bk_prefix_choice choice;
+    bk_table_row row[BK_ROWS_MAX];
+    int n_rows;
+    bk_block_result *block; /* [layers] */
+    double ppl_fp, ppl_fp_prefix, ppl_init, ppl_final;
+    double seconds[BK_RUN_STAGES];
+    bool all_fell_back; /* no block could be trained: exit 4, with everything written */
+    bk_progress progress;
+} bk_run;
+
+/* The whole of it. */
+bk_status bk_run_all(bk_run *r, bool resume, bk_error *err) BK_MUST_USE;
+void bk_run_close(bk_run *r);
+
+/* Parts, in the order in which they run (run_*.c). */
+bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
+bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
+bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_equivalence(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_find_prefix(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_init(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_train(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_evaluate(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_write_summary(bk_run *r, bk_error *err) BK_MUST_USE;
+/* The table of rows, or summary.json, on stdout. */
+void bk_run_print_result(const bk_run *r, bool json);
+
+/* For the parts. */
+void bk_run_path(const bk_run *r, const char *name, char *to, size_t size);
+bk_watch bk_run_begin_stage(bk_run *r, const char *name, int number, int64_t total);
+void bk_run_end_stage(bk_run *r);
+/* A block for the run's shapes: quantized or not, trained or not, for sequences of `tokens`. */
+bk_status bk_run_block(bk_run *r, bool quantized, bool hardened, bool trained, int64_t tokens, bk_block **out, bk_error *err) BK_MUST_USE;
+/* Full-precision weights and the prefix of a layer. */
+bk_status bk_run_load_fp(bk_run *r, int64_t layer, bk_block_weights *w, bk_block *b, bk_error *err) BK_MUST_USE;
+void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size);
+
+#endif

@@ -1,0 +1,283 @@
+/* Perplexities of a run: the rows of the paper's ablation (table 5), and summary.json. Every row is kept in rows.json as soon as it is known. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "blocks/params_file.h"
+#include "experiments/log.h"
+#include "experiments/run.h"
+
+static const char fp_row[] = "fp", fp_prefix_row[] = "fp+prefix", final_row[] = "+training";
+
+/* --- rows kept between kill and resume --- */
+
+static bk_status save_rows(const bk_run *r, bk_error *err)
+{
+    char path[BK_RUN_PATH];
+    bk_json *o = bk_json_object();
+    for (int i = 0; i < r->n_rows; i++) bk_json_set(o, r->row[i].name, bk_json_of_num(r->row[i].ppl));
+    bk_run_path(r, "rows.json", path, sizeof path);
+    bk_status st = bk_json_save(o, path, err);
+    bk_json_free(o);
+    return st;
+}
+
+static bk_status known_row(const bk_run *r, const char *name, double *ppl, bk_error *err)
+{
+    char path[BK_RUN_PATH];
+    bk_json *o;
+    *ppl = NAN;
+    bk_run_path(r, "rows.json", path, sizeof path);
+    if (!bk_exists(path)) return BK_OK;
+    BK_TRY(bk_json_load(path, &o, err));
+    *ppl = bk_json_num(bk_json_get(o, name), NAN);
+    bk_json_free(o);
+    return BK_OK;
+}
+
+typedef bk_status (*row_fn)(bk_run *r, const bk_watch *watch, double *ppl, bk_error *err);
+
+static bk_status add_row(bk_run *r, const char *name, row_fn fn, double *out, bk_error *err)
+{
+    double ppl;
+    BK_TRY(known_row(r, name, &ppl, err));
+    if (isnan(ppl)) {
+        bk_watch watch = bk_run_begin_stage(r, name, 5, bk_model_config(r->lab.model)->layers);
+        BK_TRY(fn(r, &watch, &ppl, err));
+        bk_run_end_stage(r);
+    }
+    snprintf(r->row[r->n_rows].name, sizeof r->row[0].name, "%s", name);
+    r->row[r->n_rows++].ppl = ppl;
+    if (out) *out = ppl;
+    return save_rows(r, err);
+}
+
+/* --- the rows --- */
+
+static bk_status run_row(bk_run *r, const bk_source *src, bool prefixed, const bk_block_quant *quant, bool search, const bk_watch *watch, double *ppl, bk_error *err)
+{
+    bk_ppl p;
+    bk_row row = {.src = src, .prefix = prefixed ? &r->prefix : NULL, .quant = quant, .skips = &r->cfg, .calibration = &r->calibration,
+                  .init = {.search = search, .ema = r->cfg.init.range == BK_RANGE_EMA}};
+    BK_TRY(bk_row_run(r->lab.be, &row, &r->evaluation, NULL, NULL, watch, &p, err));
+    *ppl = p.ppl;
+    return BK_OK;
+}
+
+static bk_status row_fp(bk_run *r, const bk_watch *w, double *ppl, bk_error *err)
+{
+    return run_row(r, r->plain, false, NULL, false, w, ppl, err);
+}
+
+static bk_status row_fp_prefix(bk_run *r, const bk_watch *w, double *ppl, bk_error *err)
+{
+    return run_row(r, r->src, true, NULL, false, w, ppl, err);
+}
+
+/* The same bits with ranges per token (and head), as the ablation's dynamic rows have them. */
+static bk_block_quant dynamic_of(const bk_block_quant *q, bool clip)
+{
+    bk_block_quant d = *q;
+    bk_qspec *spec[] = {&d.activation, &d.key, &d.value};
+    for (int i = 0; i < 3; i++) {
+        snprintf(spec[i]->quantizer, sizeof spec[i]->quantizer, "dynamic");
+        spec[i]->granularity = spec[i] == &d.activation ? BK_PER_TOKEN : BK_PER_HEAD;
+        spec[i]->clip = clip && spec[i] != &d.key;
+    }
+    return d;
+}
+
+static bk_status row_rtn(bk_run *r, const bk_watch *w, double *ppl, bk_error *err)
+{
+    bk_block_quant d = dynamic_of(&r->quant, false);
+    return run_row(r, r->plain, false, &d, false, w, ppl, err);
+}
+
+static bk_status row_rotation(bk_run *r, const bk_watch *w, double *ppl, bk_error *err)
+{
+    bk_block_quant d = dynamic_of(&r->quant, false);
+    return run_row(r, r->src, false, &d, false, w, ppl, err);
+}
+
+static bk_status row_search(bk_run *r, const bk_watch *w, double *ppl, bk_error *err)
+{
+    bk_block_quant d = dynamic_of(&r->quant, true);
+    return run_row(r, r->src, false, &d, true, w, ppl, err);
+}
+
+static bk_status row_without_prefix(bk_run *r, const bk_watch *w, double *ppl, bk_error *err)
+{
+    return run_row(r, r->src, false, &r->quant, r->cfg.init.search, w, ppl, err);
+}
+
+/* The initialised model: full-precision weights, parameters of the stage `init`. */
+typedef struct init_loader {
+    bk_run *r;
+    bk_block_weights w;
+    bk_ctx *ctx;
+} init_loader;
+
+static bk_status load_init(void *user, int64_t layer, bk_block *b, bk_error *err)
+{
+    init_loader *l = user;
+    char path[BK_RUN_PATH + 32];
+    bk_skip_masks(&l->r->cfg, layer, &b->skip_sites, &b->skip_weights);
+    BK_TRY(bk_run_load_fp(l->r, layer, &l->w, b, err));
+    bk_run_init_path(l->r, layer, path, sizeof path);
+    BK_TRY(bk_params_load(b, layer, path, err));
+    bk_block_quantize(b, true, true);
+    bk_ctx_measure(l->ctx);
+    BK_TRY(bk_block_harden(l->ctx, b));
+    BK_TRY(bk_ctx_commit(l->ctx));
+    bk_block_quantize(b, true, true);
+    return bk_block_harden(l->ctx, b);
+}
+
+static bk_status row_init(bk_run *r, const bk_watch *watch, double *ppl, bk_error *err)
+{
+    bk_block *b = NULL;
+    bk_ppl p = {0};
+    init_loader l = {.r = r};
+    l.ctx = bk_ctx_new(r->lab.be, err);
+    bk_status st = l.ctx ? bk_weights_alloc(bk_source_config(r->src), &l.w, err) : BK_ENOMEM;
+    if (!st) st = bk_run_block(r, true, false, false, r->evaluation.seqlen, &b, err);
+    if (!st) st = bk_perplexity(r->src, b, &(bk_loader){load_init, &l}, r->evaluation.ids, r->evaluation.n, r->evaluation.seqlen, watch, &p, err);
+    *ppl = p.ppl;
+    bk_block_free(b);
+    bk_ctx_free(l.ctx);
+    bk_weights_free(&l.w);
+    return st;
+}
+
+/* The model that was written, read back: the number that `brick eval` gives. */
+static bk_status row_final(bk_run *r, const bk_watch *watch, double *ppl, bk_error *err)
+{
+    char dir[BK_RUN_PATH];
+    bk_lab lab = {0};
+    bk_ppl p = {0};
+    bk_run_path(r, "model", dir, sizeof dir);
+    bk_status st = bk_lab_open(&lab, dir, r->lab.be, err);
+    if (!st) st = bk_lab_quantized_ppl(&lab, &r->evaluation, watch, &p, err);
+    *ppl = p.ppl;
+    bk_lab_close(&lab);
+    return st;
+}
+
+bk_status bk_run_evaluate(bk_run *r, bk_error *err)
+{
+    bool ablation = r->cfg.evaluate & BK_EVALUATE_ABLATION, prefixed = r->prefix.n > 0;
+    bool is_static = !strcmp(r->quant.activation.quantizer, "static") && r->quant.activation.bits < 16;
+    r->ppl_fp = r->ppl_fp_prefix = r->ppl_init = r->ppl_final = NAN;
+    r->n_rows = 0;
+    BK_TRY(add_row(r, fp_row, row_fp, &r->ppl_fp, err));
+    if (prefixed) BK_TRY(add_row(r, fp_prefix_row, row_fp_prefix, &r->ppl_fp_prefix, err));
+    if (ablation) {
+        BK_TRY(add_row(r, "RTN (dynamic)", row_rtn, NULL, err));
+        BK_TRY(add_row(r, "+rotation (dynamic)", row_rotation, NULL, err));
+        BK_TRY(add_row(r, "+search (dynamic)", row_search, NULL, err));
+    }
+    if (ablation && is_static && prefixed) BK_TRY(add_row(r, "static+search without prefix", row_without_prefix, NULL, err));
+    const char *init = is_static ? prefixed ? "static+search with prefix" : "static+search without prefix" : prefixed ? "+prefix" : "initialised";
+    BK_TRY(add_row(r, ablation ? init : "initialised", row_init, &r->ppl_init, err));
+    return add_row(r, final_row, row_final, &r->ppl_final, err);
+}
+
+/* --- what is left of it --- */
+
+static void print_table(const bk_run *r)
+{
+    printf("\n%-30s %12s %14s\n", "row", "perplexity", "ln(ppl/ppl.fp)");
+    for (int i = 0; i < r->n_rows; i++) printf("%-30s %12.4f %14.4f\n", r->row[i].name, r->row[i].ppl, log(r->row[i].ppl / r->ppl_fp));
+    printf("\n%s, %s, %lld windows of %lld tokens of %s\n", bk_model_name(r->lab.model), r->cfg.scheme, (long long)r->evaluation.n,
+           (long long)r->evaluation.seqlen, r->cfg.data.evaluation.text);
+}
+
+void bk_run_print_result(const bk_run *r, bool json)
+{
+    char path[BK_RUN_PATH], *text;
+    size_t len;
+    bk_run_path(r, "summary.json", path, sizeof path);
+    if (!json) print_table(r);
+    else if (!bk_file_slurp(path, 1 << 24, &text, &len, NULL)) {
+        fwrite(text, 1, len, stdout);
+        free(text);
+    }
+}
+
+static int64_t peak_rss(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (int64_t)u.ru_maxrss * 1024;
+}
+
+static bk_json *blocks_json(const bk_run *r)
+{
+    bk_json *a = bk_json_array();
+    for (int64_t l = 0; l < bk_model_config(r->lab.model)->layers; l++) {
+        const bk_block_result *b = &r->block[l];
+        bool trained = r->cfg.train.epochs > 0;
+        bk_json *o = bk_json_object();
+        bk_json_set(o, "block", bk_json_of_int(l));
+        bk_json_set(o, "loss_init", trained ? bk_json_of_num(b->loss_init) : bk_json_null());
+        bk_json_set(o, "loss_final", trained ? bk_json_of_num(b->loss_final) : bk_json_null());
+        bk_json_set(o, "epoch_kept", bk_json_of_int(b->epoch_kept));
+        bk_json_set(o, "halvings", bk_json_of_int(b->halvings));
+        bk_json_set(o, "steps_floored", bk_json_of_int(b->floored));
+        bk_json_set(o, "fell_back", bk_json_of_bool(b->fell_back));
+        bk_json_set(o, "seconds", bk_json_of_num(b->seconds));
+        bk_json_push(a, o);
+    }
+    return a;
+}
+
+static bk_json *prefix_json(const bk_run *r)
+{
+    bk_json *o = bk_json_object(), *ids = bk_json_array(), *text = bk_json_array();
+    for (int64_t i = 0; i < r->prefix.n; i++) {
+        char *s = NULL;
+        size_t len = 0;
+        bk_json_push(ids, bk_json_of_int(r->prefix.ids[i]));
+        if (bk_tokenizer_decode(r->lab.tok, &r->prefix.ids[i], 1, false, &s, &len, NULL)) s = NULL, len = 0;
+        bk_json_push(text, bk_json_of_str(s ? s : "", len));
+        free(s);
+    }
+    bk_json_set(o, "ids", ids);
+    bk_json_set(o, "text", text);
+    return o;
+}
+
+static const char *const stage_names[BK_RUN_STAGES] = {"load", "equivalence", "outliers", "init", "train", "evaluate", "total"};
+
+bk_status bk_run_write_summary(bk_run *r, bk_error *err)
+{
+    char path[BK_RUN_PATH];
+    bk_json *root = bk_json_object(), *ppl = bk_json_object(), *table = bk_json_array(), *seconds = bk_json_object();
+    const char *model = bk_model_name(r->lab.model);
+    bk_json_set(ppl, "fp", bk_json_of_num(r->ppl_fp));
+    bk_json_set(ppl, "fp_prefix", bk_json_of_num(r->ppl_fp_prefix));
+    bk_json_set(ppl, "init", bk_json_of_num(r->ppl_init));
+    bk_json_set(ppl, "final", bk_json_of_num(r->ppl_final));
+    for (int i = 0; i < r->n_rows; i++) {
+        bk_json *o = bk_json_object();
+        bk_json_set(o, "row", bk_json_of_str(r->row[i].name, strlen(r->row[i].name)));
+        bk_json_set(o, "ppl", bk_json_of_num(r->row[i].ppl));
+        bk_json_push(table, o);
+    }
+    for (int i = 0; i < BK_RUN_STAGES; i++) bk_json_set(seconds, stage_names[i], bk_json_of_num(r->seconds[i]));
+    bk_json_set(root, "model", bk_json_of_str(model, strlen(model)));
+    bk_json_set(root, "scheme", bk_json_of_str(r->cfg.scheme, strlen(r->cfg.scheme)));
+    bk_json_set(root, "seed", bk_json_of_int(r->cfg.seed));
+    bk_json_set(root, "prefix", prefix_json(r));
+    bk_json_set(root, "ppl", ppl);
+    bk_json_set(root, "table", table);
+    bk_json_set(root, "blocks", blocks_json(r));
+    bk_json_set(root, "seconds", seconds);
+    bk_json_set(root, "peak_rss_bytes", bk_json_of_int(peak_rss()));
+    bk_run_path(r, "summary.json", path, sizeof path);
+    bk_status st = bk_json_save(root, path, err);
+    bk_json_free(root);
+    return st;
+}

@@ -1,0 +1,133 @@
+/* The run folder: who may write into it, what it belongs to, config.yaml and manifest.json. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "experiments/log.h"
+#include "experiments/run.h"
+#include "experiments/version.h"
+
+/* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
+static const char *const free_keys[] = {"!threads", NULL};
+
+void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
+{
+    snprintf(to, size, "%s/%s", r->dir, name);
+}
+
+static bk_status lock_folder(bk_run *r, bk_error *err)
+{
+    char path[BK_RUN_PATH];
+    bk_run_path(r, "lock", path, sizeof path);
+    r->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (r->lock < 0) return bk_fail_errno(err, "%s", path);
+    if (flock(r->lock, LOCK_EX | LOCK_NB) == 0) return BK_OK;
+    if (errno == EWOULDBLOCK) return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder", r->dir);
+    return bk_fail_errno(err, "locking %s", path);
+}
+
+/* Refuses a folder that belongs to another config, naming the key that differs. */
+static bk_status compare_config(const bk_run *r, const char *path, bk_error *err)
+{
+    char mine[128], theirs[128];
+    bk_run_config *old = malloc(sizeof *old);
+    if (!old) return bk_fail(err, BK_ENOMEM, "no memory");
+    char *text = NULL;
+    size_t len;
+    bk_status st = bk_file_slurp(path, 1 << 22, &text, &len, err);
+    if (!st) st = bk_run_config_parse(text, len, path, NULL, 0, old, err);
+    const char *key = st ? NULL : bk_run_config_diff(old, &r->cfg, free_keys, theirs, mine, sizeof mine);
+    if (key) st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out", r->dir, key, theirs, mine);
+    free(text);
+    free(old);
+    return st;
+}
+
+static bk_json *manifest_of(const bk_run *r)
+{
+    bk_json *o = bk_json_object();
+    const char *flavour = r->lab.be->flavour ? r->lab.be->flavour() : "";
+    const bk_ledger *l[] = {&r->detection.ledger, &r->calibration.ledger, &r->training.ledger, &r->evaluation.ledger};
+    static const char *const name[] = {"detection", "calibration", "training", "evaluation"};
+    bk_json_set(o, "version", bk_json_of_str(BK_VERSION, strlen(BK_VERSION)));
+    bk_json_set(o, "model", bk_json_of_str(r->cfg.model, strlen(r->cfg.model)));
+    bk_json_set(o, "model_sha256", bk_json_of_str(r->model_sha, strlen(r->model_sha)));
+    bk_json_set(o, "backend", bk_json_of_str(r->lab.be->name, strlen(r->lab.be->name)));
+    bk_json_set(o, "openblas_core", bk_json_of_str(flavour, strlen(flavour)));
+    for (int i = 0; i < 4; i++) {
+        bk_json *d = bk_json_object();
+        bk_json_set(d, "sha256", bk_json_of_str(l[i]->sha256, strlen(l[i]->sha256)));
+        bk_json_set(d, "asked", bk_json_of_int(l[i]->asked));
+        bk_json_set(d, "kept", bk_json_of_int(l[i]->kept));
+        bk_json_set(d, "dropped", bk_json_of_int(l[i]->dropped));
+        bk_json_set(d, "shorter", bk_json_of_int(l[i]->shorter));
+        bk_json_set(d, "tokens", bk_json_of_int(l[i]->tokens));
+        bk_json_set(d, "bos_inside", bk_json_of_int(l[i]->bos_inside));
+        bk_json_set(o, name[i], d);
+    }
+    bk_json_set(o, "seed", bk_json_of_int(r->cfg.seed));
+    return o;
+}
+
+/* What a resumed run must find as it was. */
+static bk_status compare_manifest(const bk_run *r, const char *path, bk_error *err)
+{
+    static const char *const top[] = {"version", "model_sha256", "openblas_core"};
+    static const char *const data[] = {"detection", "calibration", "training", "evaluation"};
+    bk_json *old, *now = manifest_of(r);
+    bk_status st = bk_json_load(path, &old, err);
+    for (size_t i = 0; !st && i < sizeof top / sizeof top[0]; i++) {
+        const char *a = bk_json_str(bk_json_get(old, top[i]), ""), *b = bk_json_str(bk_json_get(now, top[i]), "");
+        if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here", r->dir, top[i], a, b);
+    }
+    for (size_t i = 0; !st && i < sizeof data / sizeof data[0]; i++) {
+        const char *a = bk_json_str(bk_json_get(bk_json_get(old, data[i]), "sha256"), ""), *b = bk_json_str(bk_json_get(bk_json_get(now, data[i]), "sha256"), "");
+        if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed", r->dir, data[i]);
+    }
+    if (!st) bk_json_free(old);
+    bk_json_free(now);
+    return st;
+}
+
+static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
+{
+    char *text = bk_run_config_write(&r->cfg);
+    if (!text) return bk_fail(err, BK_ENOMEM, "no memory");
+    bk_status st = bk_write_file(path, text, strlen(text), err);
+    free(text);
+    return st;
+}
+
+bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err)
+{
+    char config[BK_RUN_PATH], log[BK_RUN_PATH], summary[BK_RUN_PATH];
+    bk_run_path(r, "config.yaml", config, sizeof config);
+    bk_run_path(r, "log.txt", log, sizeof log);
+    bk_run_path(r, "summary.json", summary, sizeof summary);
+    bool known = bk_exists(config);
+    if (bk_exists(r->dir) && !bk_is_dir(r->dir)) return bk_fail(err, BK_EINVAL, "%s is no folder", r->dir);
+    if (known) BK_TRY(compare_config(r, config, err));
+    *finished = known && bk_exists(summary);
+    if (known && !*finished && !resume)
+        return bk_fail(err, BK_EINVAL, "%s holds an unfinished run of this config: --resume continues it", r->dir);
+    BK_TRY(bk_mkdir_p(r->dir, err));
+    BK_TRY(lock_folder(r, err));
+    if (*finished) return BK_OK;
+    if (!known) BK_TRY(write_config(r, config, err));
+    return bk_log_open(log, err);
+}
+
+bk_status bk_run_manifest(bk_run *r, bk_error *err)
+{
+    char path[BK_RUN_PATH];
+    bk_run_path(r, "manifest.json", path, sizeof path);
+    if (bk_exists(path)) return compare_manifest(r, path, err);
+    bk_json *o = manifest_of(r);
+    bk_status st = bk_json_save(o, path, err);
+    bk_json_free(o);
+    return st;
+}
