@@ -17,13 +17,13 @@ struct bk_matcher {
     pcre2_match_context *limits;
 };
 
-/* Classes that the two libraries understand differently, as Oniguruma has them (PCRE2's \s has U+180E, its \w no marks, its \h is a blank). */
+/* Classes that the two libraries understand differently, as Oniguruma has them (PCRE2's \s has U+180E, its \w neither marks nor all that is alphabetic, its \h is a blank). */
 static const struct {
     char letter;
     const char *body;
 } classes[] = {
     {'s', "\\t-\\r\\x{85}\\p{Z}"},
-    {'w', "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"},
+    {'w', "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"},
     {'h', "0-9a-fA-F"},
 };
 
@@ -64,7 +64,7 @@ static size_t escape(const char *s, size_t len, bool in_class, char *out, size_t
     return n;
 }
 
-/* Oniguruma (in Ruby's syntax, as Hugging Face uses it) to PCRE2. out has room for 32 bytes per byte of s. */
+/* Oniguruma (in Ruby's syntax, as Hugging Face uses it) to PCRE2. out has room for 96 bytes per byte of s. */
 static bk_status translate(const char *s, size_t len, char *out, size_t *out_len, bk_error *err)
 {
     size_t at = 0;
@@ -120,7 +120,7 @@ static bk_status build(bk_regex *r, const char *source, size_t len, bool literal
 {
     if (literal) return compile(r, source, len, PCRE2_UTF | PCRE2_LITERAL, err);
     if (memchr(source, 0, len)) return bk_fail(err, BK_EUNSUP, "the expression '%s' holds a NUL", source);
-    char *pattern = malloc(32 * len + 1);
+    char *pattern = malloc(96 * len + 1);
     if (!pattern) return bk_fail(err, BK_ENOMEM, "no memory to compile the expression '%s'", source);
     size_t n = 0;
     bk_status s = translate(source, len, pattern, &n, err);

@@ -260,14 +260,15 @@ static bk_status put_piece(const bk_tokenizer *t, const bk_piece *p, bool skip_s
 
 static bk_status decode(const bk_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, bk_buffer *out, bk_error *err)
 {
+    bool first = true;
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->n)
             return bk_fail(err, BK_EINVAL, "id %d (number %lld of %lld) is outside the tokenizer's 0 .. %lld", ids[i], (long long)i, (long long)n,
                            (long long)t->n - 1);
-        bool starts = out->len == 0;
         BK_TRY(put_piece(t, &t->piece[ids[i]], skip_special, out, err));
-        bool word = t->piece[ids[i]].kind == BK_TOKEN_NORMAL;
-        if (starts && word && t->strip_space && out->len && out->data[0] == ' ') memmove(out->data, out->data + 1, --out->len);
+        bool strip = first && t->strip_space && t->piece[ids[i]].kind == BK_TOKEN_NORMAL && out->data[0] == ' ';
+        first &= out->len == 0;
+        if (strip) memmove(out->data, out->data + 1, --out->len);
     }
     return bk_buffer_put(out, "", 1, err);
 }
