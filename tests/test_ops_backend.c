@@ -39,7 +39,8 @@ static int64_t out_cols(const bk_op_case *c, int64_t n_out)
     return n_out % cols ? n_out : cols;
 }
 
-static void compare(const bk_op_case *c, const bk_backend *be, const char *what, const double *got, const double *want, int64_t n, int64_t cols, double tol)
+static void compare(const bk_op_case *c, const bk_backend *be, const char *what, const double *got, const double *want, int64_t n,
+                    int64_t cols, double tol)
 {
     double error = bk_golden_error(got, want, n, cols);
     ck_assert_msg(error <= tol, "%s, %s on %s: %s is off by %.3g, more than %.3g", c->op, c->name, be->name, what, error, tol);

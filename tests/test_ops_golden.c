@@ -281,7 +281,8 @@ static void check_stored(run *r)
     int nd = bk_golden_dims(r->g, x, "%s/x", r->path);
     bool weight = strncmp(r->path, "weight", 6) == 0, heads = nd == 4;
     int64_t cols = heads ? x[nd - 2] * x[nd - 1] : x[nd - 1];
-    r->fakequant = (bk_fakequant_attr){.group = weight ? cols * x[0] / steps : cols / steps, .per_row = weight, .qmin = (int)attr(r, "qmin"), .qmax = (int)attr(r, "qmax")};
+    r->fakequant = (bk_fakequant_attr){.group = weight ? cols * x[0] / steps : cols / steps, .per_row = weight};
+    r->fakequant.qmin = (int)attr(r, "qmin"), r->fakequant.qmax = (int)attr(r, "qmax");
     r->codes = host(bk_golden_count(r->g, "%s/x", r->path), sizeof *r->codes);
     input(r, "x", true, heads), input(r, "s", true, false);
     if (!attr(r, "symmetric")) input(r, "z", true, false);
@@ -297,7 +298,8 @@ static bk_tensor *dynquant(bk_ctx *ctx, bk_tensor **in, void *user)
     const bk_tensor *x = in[0];
     bk_tensor *gamma = r->n_in > 1 ? in[1] : NULL, *beta = r->n_in > 2 ? in[2] : NULL;
     bk_tensor *y = bk_dynquant(ctx, in[0], gamma, beta, a), *codes = bk_tensor_new(ctx, BK_I32, x->ndim, x->dim, "codes");
-    bk_tensor *step = bk_real_new(ctx, 1, (int64_t[]){bk_numel(x) / a->group}, "step"), *zero = bk_real_new(ctx, 1, (int64_t[]){bk_numel(x) / a->group}, "zero");
+    const int64_t groups = bk_numel(x) / a->group;
+    bk_tensor *step = bk_real_new(ctx, 1, &groups, "step"), *zero = bk_real_new(ctx, 1, &groups, "zero");
     if (bk_ctx_status(ctx)) return NULL;
     bk_dynquant_fwd_args k = {.rows = bk_rows(x), .cols = bk_last_dim(x), .group = a->group, .symmetric = a->symmetric, .qmin = a->qmin,
                               .qmax = a->qmax, .x = x->data, .gamma = bk_data(gamma), .beta = bk_data(beta), .codes = codes->data,
@@ -317,17 +319,20 @@ static void same_steps(const run *r, int64_t groups)
         double top = 0;
         for (int64_t j = 0; j < r->dynquant.group; j++) top = fmax(top, fabs(x[i * r->dynquant.group + j]));
         double bound = top > 0 ? tolerance(r, "step") * want[i] : INFINITY;
-        ck_assert_msg(r->step[i] > 0 && fabs(r->step[i] - want[i]) <= bound, "%s on %s: step %d is %.9g, not %.9g", r->path, r->be->name, (int)i, r->step[i], want[i]);
+        ck_assert_msg(r->step[i] > 0 && fabs(r->step[i] - want[i]) <= bound, "%s on %s: step %d is %.9g, not %.9g", r->path,
+                      r->be->name, (int)i, r->step[i], want[i]);
     }
-    if (r->dynquant.symmetric) return;
-    for (int64_t i = 0; i < groups; i++) ck_assert_msg(r->zero[i] == bk_golden_f64(r->g, "%s/zero", r->path)[i], "%s on %s: zero point %d", r->path, r->be->name, (int)i);
+    const double *zero = r->dynquant.symmetric ? r->zero : bk_golden_f64(r->g, "%s/zero", r->path);
+    for (int64_t i = 0; i < groups; i++)
+        ck_assert_msg(r->zero[i] == zero[i], "%s on %s: zero point %d is %g", r->path, r->be->name, (int)i, r->zero[i]);
 }
 
 static void check_dynamic(run *r)
 {
     int64_t n = bk_golden_count(r->g, "%s/x", r->path), groups = bk_golden_count(r->g, "%s/step", r->path);
     bool offset = strncmp(r->path, "offset", 6) == 0;
-    r->dynquant = (bk_dynquant_attr){.group = n / groups, .symmetric = (int)attr(r, "symmetric"), .qmin = (int)attr(r, "qmin"), .qmax = (int)attr(r, "qmax")};
+    r->dynquant = (bk_dynquant_attr){.group = n / groups, .symmetric = (int)attr(r, "symmetric")};
+    r->dynquant.qmin = (int)attr(r, "qmin"), r->dynquant.qmax = (int)attr(r, "qmax");
     r->codes = host(n, sizeof *r->codes), r->step = host(groups, sizeof(double)), r->zero = host(groups, sizeof(double));
     input(r, "x", true, false);
     if (!offset) input(r, "gamma", true, false);

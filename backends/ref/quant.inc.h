@@ -143,7 +143,8 @@ KERNEL(dynquant_fwd)
     return BK_OK;
 }
 
-/* Adds the gradient of an extreme value to dx in equal parts at all places that hold it; of a magnitude also, with the other sign, at -extreme. */
+/* Adds the gradient of an extreme value to dx in equal parts at all places that hold it; of a magnitude also, with the other
+ * sign, at -extreme. */
 static void share(const REAL *x, REAL *dx, int64_t n, REAL extreme, int magnitude, double gradient)
 {
     int64_t ties = 0;
