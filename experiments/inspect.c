@@ -174,15 +174,16 @@ static bk_status print_tree(bk_store *s, const char *top, FILE *out, bk_error *e
 static void print_place(FILE *out, const bk_store_object *o, int64_t flat)
 {
     int64_t index[BK_STORE_ANY_RANK];
-    char spare[24];
     unflatten(o, o->rank, flat, index);
-    for (int k = 0; k < o->rank; k++) fprintf(out, "%s%s %" PRId64, k ? ", " : "", axis_name(o, k, spare), index[k]);
+    for (int k = 0; k < o->rank; k++) {
+        const char *label = k < BK_STORE_RANK ? o->label[k] : "";
+        fprintf(out, "%s%s%s%" PRId64, k ? ", " : "  at ", label, label[0] ? " " : "", index[k]);
+    }
 }
 
 static void print_extreme(FILE *out, const bk_store_object *o, const char *name, double value, int64_t at)
 {
     fprintf(out, "%-10s %.7g", name, value);
-    if (o->rank > 0) fputs("  at ", out);
     print_place(out, o, at);
     fputc('\n', out);
 }
