@@ -128,7 +128,7 @@ static bool heap_is_sound(const unsigned char *p, uint64_t size)
 static bool is_sound(vfd_file *f, haddr_t addr, const unsigned char *p, size_t n)
 {
     static const uint64_t most = 1 << 26;
-    if (n < HEAP_LEAST || memcmp(p, "GCOL\1\0\0", 8) != 0) return true;
+    if (n < HEAP_LEAST || memcmp(p, "GCOL\1", 5) != 0) return true; /* something else */
     uint64_t size = le(p + 8, 8);
     if (size < HEAP_LEAST || size > most || size > f->eof - addr) return false;
     if (size <= n) return heap_is_sound(p, size);

@@ -1,0 +1,220 @@
+/* The HDF5 store against damaged files and files of others: no file can do harm. */
+#include <hdf5.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/store_files.h"
+
+/* HDF5 itself loses memory when a file turns out to be damaged half way. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libhdf5";
+}
+
+/* ---- damaged files ---- */
+
+static void write_bytes(const char *path, const unsigned char *p, size_t n)
+{
+    FILE *f = fopen(path, "wb"); /* without fsync: there are many */
+    ck_assert(f && fwrite(p, 1, n, f) == n && fclose(f) == 0);
+}
+
+START_TEST(files_cut_off_at_any_length_are_refused)
+{
+    write_sample_file(in_dir("a.h5"), 0);
+    size_t n;
+    unsigned char *a = slurp(in_dir("a.h5"), &n);
+    for (size_t len = 0; len < n; len += len < 200 ? 1 : 97) {
+        write_bytes(in_dir("b.h5"), a, len);
+        FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+        SAYS("b.h5");
+    }
+    write_bytes(in_dir("b.h5"), a, n - 1);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    free(a);
+}
+END_TEST
+
+/* Data carries no checksum, so a flip there may go unseen; none may crash, and one in the structure must be noticed. */
+START_TEST(flipped_bytes_never_crash)
+{
+    write_sample_file(in_dir("a.h5"), _i & 1);
+    size_t n;
+    unsigned char *a = slurp(in_dir("a.h5"), &n);
+    int refused = 0, tried = 0;
+    for (size_t at = (size_t)_i; at < n; at += 11, tried++) {
+        unsigned char old = a[at];
+        a[at] ^= (unsigned char)(_i < 2 ? 1 << (at % 8) : 0xff);
+        write_bytes(in_dir("b.h5"), a, n);
+        bk_error_clear(&err);
+        refused += read_all(in_dir("b.h5"), &err) != BK_OK;
+        a[at] = old;
+    }
+    ck_assert_int_gt(refused, 0);
+    ck_assert_int_gt(tried, refused);
+    free(a);
+}
+END_TEST
+
+START_TEST(zeroed_regions_never_crash)
+{
+    write_sample_file(in_dir("a.h5"), 0);
+    size_t n;
+    unsigned char *a = slurp(in_dir("a.h5"), &n), *b = malloc(n);
+    for (size_t at = 0; at < n; at += 128) {
+        memcpy(b, a, n);
+        memset(b + at, 0, n - at < 512 ? n - at : 512);
+        write_bytes(in_dir("b.h5"), b, n);
+        bk_error_clear(&err);
+        (void)!read_all(in_dir("b.h5"), &err);
+    }
+    free(a);
+    free(b);
+}
+END_TEST
+
+START_TEST(other_files_are_refused)
+{
+    write_bytes(in_dir("b.h5"), (const unsigned char *)"", 0);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    write_bytes(in_dir("b.h5"), (const unsigned char *)"GGUF and more", 13);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    SAYS("no HDF5 file");
+}
+END_TEST
+
+/* ---- files of others, made with HDF5 itself ---- */
+
+static hid_t foreign_file(const char *name)
+{
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    return H5Fcreate(in_dir(name), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+}
+
+START_TEST(links_to_other_files_are_not_followed)
+{
+    write_sample_file(in_dir("a.h5"), 0);
+    hid_t f = foreign_file("b.h5");
+    H5Lcreate_external(in_dir("a.h5"), "/tokens/input_ids", f, "x", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(f);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    SAYS("link to another file");
+}
+END_TEST
+
+START_TEST(external_storage_is_not_followed)
+{
+    hid_t f = foreign_file("b.h5"), dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t n = 4;
+    H5Pset_external(dcpl, "/etc/passwd", 0, 16);
+    hid_t space = H5Screate_simple(1, &n, NULL), d = H5Dcreate2(f, "x", H5T_STD_I32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    ck_assert(d >= 0);
+    H5Dclose(d), H5Sclose(space), H5Pclose(dcpl), H5Fclose(f);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    SAYS("another file");
+}
+END_TEST
+
+START_TEST(virtual_datasets_are_not_followed)
+{
+    write_sample_file(in_dir("a.h5"), 0);
+    hid_t f = foreign_file("b.h5"), dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t n[2] = {N, T};
+    hid_t space = H5Screate_simple(2, n, NULL);
+    H5Pset_virtual(dcpl, space, in_dir("a.h5"), "/tokens/input_ids", space);
+    hid_t d = H5Dcreate2(f, "x", H5T_STD_I32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    ck_assert(d >= 0);
+    H5Dclose(d), H5Sclose(space), H5Pclose(dcpl), H5Fclose(f);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    SAYS("virtual");
+}
+END_TEST
+
+START_TEST(unknown_filters_are_refused)
+{
+    hid_t f = foreign_file("b.h5"), dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t n = 64;
+    H5Pset_chunk(dcpl, 1, &n);
+    H5Pset_nbit(dcpl);
+    hid_t space = H5Screate_simple(1, &n, NULL), d = H5Dcreate2(f, "x", H5T_STD_I32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    ck_assert(d >= 0);
+    H5Dclose(d), H5Sclose(space), H5Pclose(dcpl), H5Fclose(f);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    SAYS("filter");
+}
+END_TEST
+
+START_TEST(absurd_dimensions_are_refused)
+{
+    static const hsize_t dims[][2] = {{1, (hsize_t)1 << 50}, {(hsize_t)1 << 40, (hsize_t)1 << 40}, {1 << 20, 1 << 20}};
+    hid_t f = foreign_file("b.h5"), dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t chunk[2] = {1, 16};
+    H5Pset_chunk(dcpl, 2, chunk);
+    hid_t space = H5Screate_simple(2, dims[_i], NULL), d = H5Dcreate2(f, "x", H5T_IEEE_F32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    ck_assert(d >= 0);
+    H5Dclose(d), H5Sclose(space), H5Pclose(dcpl), H5Fclose(f);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+}
+END_TEST
+
+START_TEST(groups_in_a_circle_end)
+{
+    hid_t f = foreign_file("b.h5"), g = H5Gcreate2(f, "a", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Lcreate_hard(f, "/", g, "up", H5P_DEFAULT, H5P_DEFAULT);
+    H5Gclose(g), H5Fclose(f);
+    FAILS(read_all(in_dir("b.h5"), &err), BK_EFORMAT);
+    SAYS("circle");
+}
+END_TEST
+
+START_TEST(foreign_numbers_of_any_kind_are_read)
+{
+    hid_t f = foreign_file("b.h5");
+    hsize_t n[3] = {3, 500, 200};
+    hid_t space = H5Screate_simple(3, n, NULL);
+    static short v[3 * 500 * 200];
+    double want = 0, sum = 0;
+    for (int i = 0; i < 300000; i++) want += v[i] = (short)(i % 777 - 300);
+    hid_t types[] = {H5T_STD_I16BE, H5T_IEEE_F32BE, H5T_IEEE_F64LE, H5T_STD_I64LE};
+    for (int k = 0; k < 4; k++) {
+        char name[8] = {(char)('a' + k), 0};
+        hid_t d = H5Dcreate2(f, name, types[k], space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        H5Dwrite(d, H5T_NATIVE_SHORT, H5S_ALL, H5S_ALL, H5P_DEFAULT, v);
+        H5Dclose(d);
+    }
+    H5Sclose(space), H5Fclose(f);
+    bk_store *s;
+    OK(bk_store_open(&s, in_dir("b.h5"), NULL, &err));
+    for (int k = 0; k < 4; k++, sum = 0) {
+        char name[8] = {'/', (char)('a' + k), 0};
+        OK(bk_store_scan(s, name, sum_up, &sum, &err));
+        ck_assert_double_eq(sum, want);
+    }
+    bk_store_close(s);
+    FAILS(bk_store_open(&s, in_dir("b.h5"), "brick.targets", &err), BK_EFORMAT);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store, damaged files");
+    TCase *tc = store_case(suite, "damaged");
+    tcase_add_test(tc, files_cut_off_at_any_length_are_refused);
+    tcase_add_loop_test(tc, flipped_bytes_never_crash, 0, 4);
+    tcase_add_test(tc, zeroed_regions_never_crash);
+    tcase_add_test(tc, other_files_are_refused);
+    tc = store_case(suite, "foreign");
+    tcase_add_test(tc, links_to_other_files_are_not_followed);
+    tcase_add_test(tc, external_storage_is_not_followed);
+    tcase_add_test(tc, virtual_datasets_are_not_followed);
+    tcase_add_test(tc, unknown_filters_are_refused);
+    tcase_add_loop_test(tc, absurd_dimensions_are_refused, 0, 3);
+    tcase_add_test(tc, groups_in_a_circle_end);
+    tcase_add_test(tc, foreign_numbers_of_any_kind_are_read);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
