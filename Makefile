@@ -38,7 +38,7 @@ TESTSRC := $(sort $(wildcard tests/test_*.c))
 TESTAUX := $(filter-out $(TESTSRC),$(sort $(wildcard tests/*.c)))
 TESTBIN := $(TESTSRC:tests/%.c=$(BUILD)/tests/%)
 TESTRUN := $(if $(BK_TEST),$(foreach t,$(TESTBIN),$(if $(findstring $(BK_TEST),$(notdir $(t))),$(t))),$(TESTBIN))
-FUZZSRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZSRC := $(sort $(filter-out $(FUZZ_SKIP:%=tests/fuzz/%.c),$(wildcard tests/fuzz/fuzz_*.c)))
 FUZZBIN := $(FUZZSRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 
 Q       := $(if $(V),,@)
@@ -128,7 +128,7 @@ mutants:
 	@scripts/setup.sh build test
 	@tools/mutate.sh
 
-## make fuzz          fuzzes the readers with clang's libFuzzer, FUZZ_SECONDS=60 each, and prints their line coverage
+## make fuzz          fuzzes the readers with clang's libFuzzer, FUZZ_SECONDS=60 each, and prints their line coverage; FUZZ_SKIP="fuzz_x"
 fuzz:
 	@scripts/setup.sh build test
 	@$(PARALLEL) CC=clang SAN=fuzz CFLAGS="-O1 -g" fuzz-build

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs libFuzzer programs one after the other, FUZZ_SECONDS each, from seeds, and prints the line coverage of what reads files.
+# Runs libFuzzer programs, as many at once as there are cores, FUZZ_SECONDS each, from seeds, and prints the line coverage of what reads files.
 # Usage: scripts/fuzz.sh BUILD NAME...     BUILD/fuzz/NAME were built with SAN=fuzz; BUILD/corpus/NAME is kept and grows
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,35 +11,44 @@ if [ $# -eq 0 ]; then
     echo "fuzz: there is no tests/fuzz/fuzz_*.c" >&2
     exit 1
 fi
+jobs=${JOBS:-$(nproc)}
+
+fuzz() { # one program; its exit status is left in a file
+    local name=$1 status=0 corpus=$build/corpus/$1
+    mkdir -p "$corpus"
+    [ ! -x tests/fuzz/seeds.sh ] || tests/fuzz/seeds.sh "$name" "$corpus"
+    LLVM_PROFILE_FILE=$build/fuzz/$name.profraw "$build/fuzz/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+        -artifact_prefix="$build/found/$name-" -print_final_stats=1 "$corpus" >"$build/fuzz/$name.log" 2>&1 </dev/null || status=$?
+    echo "$status" >"$build/fuzz/$name.status"
+}
+mkdir -p "$build/found"
+for name in "$@"; do
+    while [ "$(jobs -pr | wc -l)" -ge "$jobs" ]; do wait -n; done
+    fuzz "$name" &
+done
+wait
+
 passed=0
 failed=0
 objects=()
 profiles=()
 for name in "$@"; do
-    program=$build/fuzz/$name
-    corpus=$build/corpus/$name
-    mkdir -p "$corpus" "$build/found"
-    [ ! -d "tests/fuzz/seeds/$name" ] || cp -n tests/fuzz/seeds/"$name"/* "$corpus"/
-    [ ! -x tests/fuzz/seeds.sh ] || tests/fuzz/seeds.sh "$name" "$corpus"
-    log=$build/fuzz/$name.log
-    status=0
-    LLVM_PROFILE_FILE=$build/fuzz/$name.profraw "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-        -artifact_prefix="$build/found/$name-" -print_final_stats=1 "$corpus" >"$log" 2>&1 </dev/null || status=$?
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    status=$(cat "$build/fuzz/$name.status")
     if [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
-        echo "$name: ${runs:-0} runs in $seconds s, $(find "$corpus" -type f | wc -l) inputs kept"
+        runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/fuzz/$name.log")
+        echo "$name: $runs runs in $seconds s, $(find "$build/corpus/$name" -type f | wc -l) inputs kept"
     else
         failed=$((failed + 1))
         echo "$name: FAILED (exit status $status); the input lies in $build/found/"
-        tail -n 40 "$log"
+        tail -n 40 "$build/fuzz/$name.log"
     fi
-    objects+=(-object "$program")
+    objects+=(-object "$build/fuzz/$name")
     [ ! -s "$build/fuzz/$name.profraw" ] || profiles+=("$build/fuzz/$name.profraw")
 done
 
 if [ ${#profiles[@]} -gt 0 ] && command -v llvm-cov >/dev/null; then
-    llvm-profdata merge -o "$build/fuzz/all.profdata" "${profiles[@]}"
+    llvm-profdata merge -sparse -o "$build/fuzz/all.profdata" "${profiles[@]}"
     echo "line coverage of what reads files:"
     shopt -s nullglob
     sources=(io/*.c blocks/config*.c experiments/schema*.c)

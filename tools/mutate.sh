@@ -4,8 +4,9 @@
 # Backward code: functions of ops/*.c, backends/ref, backends/cpu and backends/scalar whose head names bwd, backward, grad or a derivative
 # (NAME_dsomething), or that take a parameter dsomething. One mutant = FILE:LINE:COLUMN:WHAT, with WHAT
 #   + -   `+=` becomes `-=`, or the other way round (not in the head of a for)
-#   p m   a plus or minus between the terms of what is accumulated (not of an index) is flipped
-#   n     `x[i] = e;`, `return e;` of a formula and, in backends/scalar, `.dsomething = e;` become `-(e)`
+#   p m   a plus or minus between the terms of what is accumulated or assigned (not of an index) is flipped
+#   n     `x[i] = e;`, `float x = e;`, `return e;` of a formula and, in backends/scalar, `.dsomething = e;` become `-(e)`
+#   s     a factor handed to a function, `1.0f` or `(float)x`, is negated
 #   0 !   in ops/: `= 1` of a kernel's argument (accumulate, transpose, alpha) becomes 0; `!e` becomes `!!e`
 #
 # Usage: tools/mutate.sh [--list]      MUTANTS=n SEED=s: a sample of n; MUTATE=regex: only mutants whose name matches
@@ -14,7 +15,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-patterns=${MUTATE_TESTS:-test_grad* test_op* test_kernel* test_ref* test_cpu* test_*quant* test_block*}
 tree=build/mutants
 jobs=${JOBS:-$(nproc)}
 make="make -s -C $tree -j$jobs CFLAGS=-O1"
@@ -71,19 +71,23 @@ list() { # every mutant, a line each: FILE:LINE:COLUMN:WHAT
     {
         each(line, "[+]=", "+")
         each(line, "-=", "-")
-        if (match(line, /[+-]=/)) { # the signs between terms, not those of indices
-            terms = blank(RSTART + RLENGTH - 1) substr(line, RSTART + RLENGTH)
-            while (match(terms, /\[/)) {
-                open_at = RSTART
-                close_at = closing(terms, open_at, "[", "]")
-                terms = substr(terms, 1, open_at - 1) blank(close_at - open_at + 1) substr(terms, close_at + 1)
-            }
+        each(line, ", (1[.]0f|[(]float[)][a-z])", "s")
+        assigned = match(line, /[+-]=|\] = |^[ \t]*(float|double|REAL) [a-z]+ = |^[ \t]*return /)
+        if (!assigned) next
+        from = RSTART + RLENGTH
+        operator = substr(line, RSTART, RLENGTH)
+        value = substr(line, from)
+        terms = blank(from - 1) value # the signs between terms, not those of indices
+        while (match(terms, /\[/)) {
+            open_at = RSTART
+            close_at = closing(terms, open_at, "[", "]")
+            terms = substr(terms, 1, open_at - 1) blank(close_at - open_at + 1) substr(terms, close_at + 1)
+        }
+        if (operator !~ /return/) {
             each(terms, " [+] ", "p")
             each(terms, " - ", "m")
-        } else if (match(line, /\] = /) || match(line, /^[ \t]*return /)) {
-            value = substr(line, RSTART + RLENGTH)
-            if (value ~ /[-+*\/]/ && value ~ /;[ \t]*$/ && value !~ /(bk_|BK_|status|&&|\|\||[a-z]\()/) emit(RSTART + RLENGTH, "n")
         }
+        if (operator !~ /[+-]=/ && value ~ /[-+*\/]/ && value ~ /;[ \t]*$/ && value !~ /(bk_k_|BK_|status|&&|\|\||,)/) emit(from, "n")
     }' "${files[@]}"
 }
 
@@ -95,6 +99,7 @@ apply() { # apply FILE LINE COLUMN WHAT: to the copy
     what == "-" { sub(/^-=/, "+=", here) }
     what == "p" { sub(/^ \+ /, " - ", here) }
     what == "m" { sub(/^ - /, " + ", here) }
+    what == "s" { sub(/^, /, ", -", here) }
     what == "0" { sub(/^ = 1/, " = 0", here) }
     what == "!" { sub(/!/, "!!", here) }
     what == "n" { sub(/;[^;]*$/, "", here); here = "-(" here ");" }
@@ -106,22 +111,27 @@ restore() { # a new time stamp, so that make builds it again
     mutated=
 }
 
-test_programs() { # the programs of the patterns, in their order, each once
-    local pattern source
-    for pattern in $patterns; do
+tests_of() { # the test programs that are to notice a mutant of this file, the quickest first
+    local pattern patterns source
+    case $1 in
+    backends/cpu/* | backends/scalar/*) patterns='test_cpu_* test_ops_backend*' ;;
+    *) patterns='test_ops_grad* test_kernels* test_ops_backend*' ;;
+    esac
+    for pattern in ${MUTATE_TESTS:-$patterns}; do
         for source in tests/$pattern.c; do
             [ ! -e "$source" ] || echo "build/${source%.c}"
         done
-    done | awk '!seen[$0]++'
+    done
 }
 
-red() { # builds and runs one program after the other; true at the first that fails, which is left in $killer
+red() { # builds and runs one program after the other; true at the first that fails, which is left in $killer. In one
+    # process, which is quicker: the mutant that kills it is noticed all the same
     for killer in "${programs[@]}"; do
         if ! $make "$killer" >/dev/null 2>&1; then
             killer=compiler
             return 0
         fi
-        (cd "$tree" && OMP_NUM_THREADS=2 CK_VERBOSITY=silent timeout -k 5 120 "$killer") >/dev/null 2>&1 </dev/null || return 0
+        { (cd "$tree" && OMP_NUM_THREADS=2 CK_FORK=no CK_VERBOSITY=silent timeout -k 5 120 "$killer") >/dev/null </dev/null; } 2>/dev/null || return 0
     done
     killer=
     return 1
@@ -129,13 +139,14 @@ red() { # builds and runs one program after the other; true at the first that fa
 
 mapfile -t mutants < <(list | { grep -E "${MUTATE:-}" || true; })
 if [ -n "${MUTANTS:-}" ] && [ ${#mutants[@]} -gt 0 ]; then
-    mapfile -t mutants < <(printf '%s\n' "${mutants[@]}" | shuf -n "$MUTANTS" --random-source=<(yes "${SEED:-1}"))
+    mapfile -t mutants < <(printf '%s\n' "${mutants[@]}" |
+        awk -v seed="${SEED:-1}" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -n | head -n "$MUTANTS" | cut -f 2)
 fi
 if [ "${1:-}" = --list ]; then
     printf '%s\n' "${mutants[@]}"
     exit 0
 fi
-mapfile -t programs < <(test_programs)
+mapfile -t programs < <(for mutant in "${mutants[@]}"; do tests_of "${mutant%%:*}"; done | sort -u)
 if [ ${#mutants[@]} -eq 0 ] || [ ${#programs[@]} -eq 0 ]; then
     echo "mutate: ${#mutants[@]} mutants and ${#programs[@]} test programs: nothing was tried" >&2
     exit 1
@@ -163,6 +174,7 @@ for mutant in "${mutants[@]}"; do
     IFS=: read -r file line column what <<<"$mutant"
     mutated=$file
     apply "$file" "$line" "$column" "$what"
+    mapfile -t programs < <(tests_of "$file")
     red || true
     if [ "$killer" = compiler ]; then
         unbuilt=$((unbuilt + 1))
