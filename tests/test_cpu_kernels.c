@@ -76,14 +76,14 @@ static void gemm_many_columns(backend be, outputs *o) { product(be, o, 3, 1300, 
 static void gemm_both(backend be, outputs *o) { product(be, o, 20, 40, 30, 1, 1, 0); }
 
 static void bias(backend be, outputs *o) {
-    bk_bias_fwd_args f = {150, 37, numbers(37, 1, 1), real_out(o, 150 * 37)};
-    bk_bias_bwd_args b = {150, 37, numbers(150 * 37, 2, 1), real_out(o, 37)};
+    bk_bias_fwd_args f = {500, 37, numbers(37, 1, 1), real_out(o, 500 * 37)};
+    bk_bias_bwd_args b = {500, 37, numbers(500 * 37, 2, 1), real_out(o, 37)};
     RUN(be, bias_fwd, &f);
     RUN(be, bias_bwd, &b);
 }
 
 static void rmsnorm(backend be, outputs *o) {
-    enum { R = 203, C = 77 };
+    enum { R = 303, C = 77 };
     float *x = numbers(R * C, 1, 3), *w = numbers(C, 2, 1), *dy = numbers(R * C, 3, 1), *rstd = real_out(o, R);
     bk_rmsnorm_fwd_args f = {R, C, 1e-5, x, w, real_out(o, R * C), rstd};
     RUN(be, rmsnorm_fwd, &f);
@@ -92,8 +92,8 @@ static void rmsnorm(backend be, outputs *o) {
 }
 
 static void rope(backend be, outputs *o) {
-    enum { N = 2 * 5 * 3 * 16 };
-    bk_rope_args a = {2, 5, 3, 16, 4, numbers(N, 1, 1), numbers(9 * 16, 2, 1), real_out(o, N), 0, 0};
+    enum { T = 175, N = 2 * T * 3 * 16 };
+    bk_rope_args a = {2, T, 3, 16, 4, numbers(N, 1, 1), numbers((T + 4) * 16, 2, 1), real_out(o, N), 0, 0};
     RUN(be, rope, &a);
     a.inverse = a.accumulate = 1, a.y = real_out(o, N);
     RUN(be, rope, &a);
@@ -190,9 +190,10 @@ static void adamw(backend be, outputs *o) {
 }
 
 static void embedding(backend be, outputs *o) {
+    enum { C = 2500 };
     static const int32_t ids[7] = {3, 0, 3, 10, 5, 3, 0};
-    bk_embedding_fwd_args f = {7, 70, 11, numbers(11 * 70, 1, 1), ids, real_out(o, 7 * 70)};
-    bk_embedding_bwd_args b = {7, 70, 11, ids, numbers(7 * 70, 2, 1), real_out(o, 11 * 70)};
+    bk_embedding_fwd_args f = {7, C, 11, numbers(11 * C, 1, 1), ids, real_out(o, 7 * C)};
+    bk_embedding_bwd_args b = {7, C, 11, ids, numbers(7 * C, 2, 1), real_out(o, 11 * C)};
     RUN(be, embedding_fwd, &f);
     RUN(be, embedding_bwd, &b);
 }
@@ -206,8 +207,8 @@ static void transform(backend be, outputs *o, int64_t rows, int64_t base, int64_
     a.transpose = a.accumulate = 1, a.y = real_out(o, n);
     RUN(be, hadamard, &a);
 }
-static void hadamard_heads(backend be, outputs *o) { transform(be, o, 7, 1, 64, 3); }
-static void hadamard_base(backend be, outputs *o) { transform(be, o, 5, 12, 128, 1); }
+static void hadamard_heads(backend be, outputs *o) { transform(be, o, 90, 1, 64, 3); }
+static void hadamard_base(backend be, outputs *o) { transform(be, o, 11, 12, 128, 1); }
 static void hadamard_small(backend be, outputs *o) {
     transform(be, o, 6, 20, 4, 2);
     transform(be, o, 6, 12, 1, 1);
@@ -215,7 +216,7 @@ static void hadamard_small(backend be, outputs *o) {
 }
 
 static void losses(backend be, outputs *o, bk_loss_kind kind) {
-    enum { S = 2, T = 41, C = 50, N = S * T * C };
+    enum { S = 2, T = 41, C = 250, N = S * T * C };
     static const float dloss = 1.5f;
     float *p = numbers(N, 1, 7), *t = numbers(N, 2, 7);
     memset(t + 4 * C, 0, C * sizeof *t);
@@ -233,9 +234,9 @@ static void loss_normalized(backend be, outputs *o) { losses(be, o, BK_LOSS_NORM
 static void loss_cosine(backend be, outputs *o) { losses(be, o, BK_LOSS_COSINE); }
 
 static void xent(backend be, outputs *o) {
-    enum { R = 9, C = 1003 };
+    enum { R = 17, C = 1003 };
     int32_t target[R];
-    for (int i = 0; i < R; i++) target[i] = i * 100;
+    for (int i = 0; i < R; i++) target[i] = i * 60;
     float *x = numbers(R * C, 1, 4), *dnll = numbers(R, 2, 1), *lse = real_out(o, R);
     bk_xent_fwd_args f = {R, C, x, target, real_out(o, R), lse};
     RUN(be, xent_fwd, &f);
@@ -250,7 +251,7 @@ static float *steps(int64_t n, uint64_t seed) {
 }
 
 static void stored(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax) {
-    enum { R = 133, C = 96 };
+    enum { R = 193, C = 96 };
     int64_t params = (per_row ? R : 1) * (C / group);
     float *x = numbers(R * C, 1, 1.2), *s = steps(params, 2), *z = zero ? numbers(params, 3, 6) : 0, *dy = numbers(R * C, 4, 1);
     for (int64_t g = 0; g < C / group; g++) /* a half, the last code, and what rounds just out of it */
@@ -271,7 +272,7 @@ static void fakequant_tensor(backend be, outputs *o) { stored(be, o, 96, 0, 0, -
 static void fakequant_heads(backend be, outputs *o) { stored(be, o, 24, 0, 1, 0, 15); }
 
 static void measured(backend be, outputs *o, int64_t group, int symmetric, float gamma, float beta) {
-    enum { R = 131, C = 96 };
+    enum { R = 193, C = 96 };
     int64_t params = R * C / group;
     int qmin = symmetric ? -8 : 0, qmax = symmetric ? 7 : 15;
     float *x = numbers(R * C, 1, 1.2), *dy = numbers(R * C, 2, 1);
@@ -299,7 +300,7 @@ static void dynquant_no_range(backend be, outputs *o) { measured(be, o, 96, 0, -
 static void dynquant_no_factor(backend be, outputs *o) { measured(be, o, 96, 1, -0.5f, 1.0f); }
 
 static void ranges(backend be, outputs *o) {
-    enum { R = 150, C = 90 };
+    enum { R = 190, C = 90 };
     float *x = numbers(R * C, 1, 1);
     bk_minmax_args a = {R, C, 30, 0, 0, x, 0, 0};
     a.lo = real_out(o, 3), a.hi = real_out(o, 3);
@@ -313,7 +314,7 @@ static void ranges(backend be, outputs *o) {
 }
 
 static void errors(backend be, outputs *o) {
-    enum { R = 150, C = 90 };
+    enum { R = 190, C = 90 };
     float *x = numbers(R * C, 1, 1), *y = numbers(R * C, 2, 1);
     bk_sqerr_args s = {R, C, 30, x, y, double_out(o, 3)};
     bk_rowdot_args d = {R, C, x, y, double_out(o, R)};

@@ -68,7 +68,7 @@ bk_status bk_cpu_hadamard(const bk_hadamard_args *a, const bk_work *w) {
     char *scratch = bk_cpu_scratch(w, bk_cpu_hadamard_work(a));
     if (!scratch) return BK_ENOMEM;
     float scale = (float)(1.0 / sqrt((double)size));
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->blocks * size))
     for (int64_t b = 0; b < a->rows * a->blocks; b++) {
         float *t = (float *)(void *)(scratch + (size_t)omp_get_thread_num() * slice);
         memcpy(t, (const float *)a->x + b * size, sizeof(float) * (size_t)size);
