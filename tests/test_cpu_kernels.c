@@ -65,7 +65,8 @@ static bk_work scratch_for(const bk_backend *be, bk_slot slot, const void *args)
 typedef const bk_backend *backend;
 
 static void product(backend be, outputs *o, int64_t m, int64_t n, int64_t k, int ta, int tb, int beta) {
-    bk_gemm_args a = {m, n, k, ta, tb, numbers(m * k, 1, 1), numbers(k * n, 2, 1), real_out(o, m * n), ta ? m : k, tb ? k : n, n, beta};
+    float *x = numbers(m * k, 1, 1), *y = numbers(k * n, 2, 1);
+    bk_gemm_args a = {m, n, k, ta, tb, x, y, real_out(o, m * n), ta ? m : k, tb ? k : n, n, beta};
     RUN(be, gemm, &a);
 }
 static void gemm_forward(backend be, outputs *o) { product(be, o, 601, 70, 53, 0, 1, 0); }
@@ -105,7 +106,7 @@ typedef struct attention_shape {
 
 static bk_attention_fwd_args attention_of(attention_shape s, outputs *o) {
     int64_t qn = s.batch * s.tokens * s.heads * s.dim, kn = s.batch * s.tokens * s.kv_heads * s.dim, pn = s.kv_heads * s.prefix * s.dim;
-    bk_attention_fwd_args f = {s.batch, s.tokens, s.heads, s.kv_heads, s.dim, s.prefix, s.window, 1 / sqrt((double)s.dim), 0, 0, 0, 0, 0, 0, 0};
+    bk_attention_fwd_args f = {s.batch, s.tokens, s.heads, s.kv_heads, s.dim, s.prefix, s.window, .scale = 1 / sqrt((double)s.dim)};
     f.q = numbers(qn, 1, 1), f.k = numbers(kn, 2, 1), f.v = numbers(kn, 3, 1);
     if (pn) f.prefix_k = numbers(pn, 4, 1), f.prefix_v = numbers(pn, 5, 1);
     f.o = real_out(o, qn), f.lse = real_out(o, s.batch * s.heads * s.tokens);
@@ -282,10 +283,11 @@ static void measured(backend be, outputs *o, int64_t group, int symmetric, float
         x[2 * C + i] = 100.0f + 1e-4f * (float)(i % 7); /* a range too small to quantize */
     }
     for (int i = 0; i < 4; i++) x[3 * C + 5 * i] = i < 2 ? 7.0f : -7.0f; /* ties */
-    bk_dynquant_fwd_args f = {R, C, group, symmetric, qmin, qmax, x, &gamma, symmetric ? 0 : &beta, real_out(o, R * C), 0, 0, 0, BK_FREEZE_OFF, 0};
+    const float *lower = symmetric ? 0 : &beta;
+    bk_dynquant_fwd_args f = {R, C, group, symmetric, qmin, qmax, x, &gamma, lower, real_out(o, R * C), 0, 0, 0, BK_FREEZE_OFF, 0};
     f.step = real_out(o, params), f.zero = real_out(o, params), f.codes = code_out(o, R * C);
     RUN(be, dynquant_fwd, &f);
-    bk_dynquant_bwd_args b = {R, C, group, symmetric, qmin, qmax, x, &gamma, symmetric ? 0 : &beta, dy, real_out(o, R * C), 0, 0};
+    bk_dynquant_bwd_args b = {R, C, group, symmetric, qmin, qmax, x, &gamma, lower, dy, real_out(o, R * C), 0, 0};
     b.dgamma = real_out(o, 1);
     if (!symmetric) b.dbeta = real_out(o, 1);
     RUN(be, dynquant_bwd, &b);
@@ -329,12 +331,14 @@ typedef struct kernel_case {
 
 #define CASE(f) {#f, f}
 static const kernel_case cases[] = {
-    CASE(gemm_forward), CASE(gemm_one_row), CASE(gemm_dx), CASE(gemm_dw), CASE(gemm_many_columns), CASE(gemm_both), CASE(bias), CASE(rmsnorm), CASE(rope),
-    CASE(attention_grouped), CASE(attention_plain), CASE(attention_window), CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err),
-    CASE(swiglu), CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base), CASE(hadamard_small),
-    CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine), CASE(xent), CASE(fakequant_weights),
-    CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads), CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads),
-    CASE(dynquant_asymmetric), CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
+    CASE(gemm_forward), CASE(gemm_one_row), CASE(gemm_dx), CASE(gemm_dw), CASE(gemm_many_columns), CASE(gemm_both),
+    CASE(bias), CASE(rmsnorm), CASE(rope), CASE(attention_grouped), CASE(attention_plain), CASE(attention_window),
+    CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err), CASE(swiglu),
+    CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base),
+    CASE(hadamard_small), CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine),
+    CASE(xent), CASE(fakequant_weights), CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads),
+    CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
+    CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -364,7 +368,8 @@ START_TEST(ignores_the_number_of_threads) {
     omp_set_num_threads(3);
     cases[_i].run(bk_backend_cpu(), &three);
     for (int k = 0; k < one.count; k++)
-        ck_assert_msg(!memcmp(one.p[k], three.p[k], (size_t)one.n[k] * one.size[k]), "%s: output %d depends on the threads", cases[_i].name, k);
+        ck_assert_msg(!memcmp(one.p[k], three.p[k], (size_t)one.n[k] * one.size[k]), "%s: output %d depends on the threads",
+                      cases[_i].name, k);
 }
 END_TEST
 
@@ -427,6 +432,30 @@ START_TEST(bad_ids_are_errors) {
 }
 END_TEST
 
+START_TEST(too_little_scratch_is_an_error) {
+    float x[64] = {0}, w[8] = {0}, rstd[8] = {0}, dw[8] = {0};
+    bk_rmsnorm_bwd_args a = {8, 8, x, w, rstd, x, 0, dw};
+    bk_work none = {0, 0};
+    ck_assert_int_eq(bk_backend_cpu()->k.rmsnorm_bwd(&a, &none), BK_ENOMEM);
+}
+END_TEST
+
+START_TEST(nan_passes_through_quantizers) {
+    const float x[4] = {1, NAN, -3, 2}, s = 0.5f;
+    float stored_y[4], measured_y[4];
+    int32_t codes[4];
+    bk_fakequant_fwd_args f = {1, 4, 4, 0, -8, 7, x, &s, 0, stored_y, codes, BK_FREEZE_OFF, 0};
+    bk_dynquant_fwd_args d = {1, 4, 4, 1, -8, 7, x, 0, 0, measured_y, 0, 0, codes, BK_FREEZE_OFF, 0};
+    ck_assert_int_eq(bk_backend_cpu()->k.fakequant_fwd(&f, 0), BK_OK);
+    ck_assert_int_eq(bk_backend_cpu()->k.dynquant_fwd(&d, 0), BK_OK);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(isnan(stored_y[i]) != 0, i == 1);
+        ck_assert_int_eq(isnan(measured_y[i]) != 0, i == 1);
+    }
+    ck_assert_int_eq(codes[1], 0);
+}
+END_TEST
+
 START_TEST(memory_is_aligned_and_zero) {
     const bk_backend *be = bk_backend_cpu();
     const size_t sizes[] = {0, 1, 100, (4u << 20) + 3};
@@ -456,6 +485,8 @@ int main(void) {
     tcase_add_test(u, exp_is_exact_to_two_ulp);
     tcase_add_test(u, rounding_is_half_to_even_everywhere);
     tcase_add_test(u, bad_ids_are_errors);
+    tcase_add_test(u, too_little_scratch_is_an_error);
+    tcase_add_test(u, nan_passes_through_quantizers);
     tcase_add_test(u, memory_is_aligned_and_zero);
     suite_add_tcase(s, t);
     suite_add_tcase(s, u);

@@ -34,7 +34,8 @@ BK_CLONES static void butterflies(int64_t n, float *x) {
 }
 
 /* One row of y[base, pow2] = scale H x, H's row given with its stride; sums stay in registers for 32 columns at a time. */
-BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate, float *y) {
+BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate,
+                          float *y) {
     int64_t at = 0;
     for (; at + 32 <= pow2; at += 32) {
         v8 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, *to = (v8 *)(y + at);

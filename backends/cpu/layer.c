@@ -54,7 +54,8 @@ bk_status bk_cpu_rmsnorm_bwd(const bk_rmsnorm_bwd_args *a, const bk_work *w) {
 }
 
 /* One token; sign -1 turns back; keep = 1 adds to y, 0 overwrites (then y is never read: it may be uninitialized). */
-BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, const float *cosine, float sign, int keep, float *restrict y) {
+BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, const float *cosine, float sign, int keep,
+                                 float *restrict y) {
     const float *sine = cosine + half;
     for (int64_t h = 0; h < heads; h++) {
         const float *p = x + h * 2 * half;

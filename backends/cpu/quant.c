@@ -39,7 +39,8 @@ typedef struct dparams {
 } dparams;
 
 /* One group: dx (may be NULL) += dy inside; returns the sums for step and zero point. */
-BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s, float lo, float hi, const float *dy, float *restrict dx) {
+BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s, float lo, float hi, const float *dy,
+                                             float *restrict dx) {
     float step[BK_LANES] = {0}, outside[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
         float v = x[i] / s;

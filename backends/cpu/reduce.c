@@ -146,6 +146,7 @@ double bk_cpu_dot(int64_t n, const float *x, const float *y) { return dot_row(n,
 bk_status bk_cpu_rowdot(const bk_rowdot_args *a, const bk_work *w) {
     (void)w;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
-    for (int64_t r = 0; r < a->rows; r++) a->out[r] = dot_row(a->cols, (const float *)a->a + r * a->cols, (const float *)a->b + r * a->cols);
+    for (int64_t r = 0; r < a->rows; r++)
+        a->out[r] = dot_row(a->cols, (const float *)a->a + r * a->cols, (const float *)a->b + r * a->cols);
     return BK_OK;
 }
