@@ -65,7 +65,8 @@ static bk_work scratch_for(const bk_backend *be, bk_slot slot, const void *args)
 typedef const bk_backend *backend;
 
 static void product(backend be, outputs *o, int64_t m, int64_t n, int64_t k, int ta, int tb, int beta) {
-    bk_gemm_args a = {m, n, k, ta, tb, numbers(m * k, 1, 1), numbers(k * n, 2, 1), real_out(o, m * n), ta ? m : k, tb ? k : n, n, beta};
+    float *x = numbers(m * k, 1, 1), *y = numbers(k * n, 2, 1);
+    bk_gemm_args a = {m, n, k, ta, tb, x, y, real_out(o, m * n), ta ? m : k, tb ? k : n, n, beta};
     RUN(be, gemm, &a);
 }
 static void gemm_forward(backend be, outputs *o) { product(be, o, 601, 70, 53, 0, 1, 0); }
@@ -76,14 +77,14 @@ static void gemm_many_columns(backend be, outputs *o) { product(be, o, 3, 1300, 
 static void gemm_both(backend be, outputs *o) { product(be, o, 20, 40, 30, 1, 1, 0); }
 
 static void bias(backend be, outputs *o) {
-    bk_bias_fwd_args f = {150, 37, numbers(37, 1, 1), real_out(o, 150 * 37)};
-    bk_bias_bwd_args b = {150, 37, numbers(150 * 37, 2, 1), real_out(o, 37)};
+    bk_bias_fwd_args f = {500, 37, numbers(37, 1, 1), real_out(o, 500 * 37)};
+    bk_bias_bwd_args b = {500, 37, numbers(500 * 37, 2, 1), real_out(o, 37)};
     RUN(be, bias_fwd, &f);
     RUN(be, bias_bwd, &b);
 }
 
 static void rmsnorm(backend be, outputs *o) {
-    enum { R = 203, C = 77 };
+    enum { R = 303, C = 77 };
     float *x = numbers(R * C, 1, 3), *w = numbers(C, 2, 1), *dy = numbers(R * C, 3, 1), *rstd = real_out(o, R);
     bk_rmsnorm_fwd_args f = {R, C, 1e-5, x, w, real_out(o, R * C), rstd};
     RUN(be, rmsnorm_fwd, &f);
@@ -92,8 +93,8 @@ static void rmsnorm(backend be, outputs *o) {
 }
 
 static void rope(backend be, outputs *o) {
-    enum { N = 2 * 5 * 3 * 16 };
-    bk_rope_args a = {2, 5, 3, 16, 4, numbers(N, 1, 1), numbers(9 * 16, 2, 1), real_out(o, N), 0, 0};
+    enum { T = 175, N = 2 * T * 3 * 16 };
+    bk_rope_args a = {2, T, 3, 16, 4, numbers(N, 1, 1), numbers((T + 4) * 16, 2, 1), real_out(o, N), 0, 0};
     RUN(be, rope, &a);
     a.inverse = a.accumulate = 1, a.y = real_out(o, N);
     RUN(be, rope, &a);
@@ -105,7 +106,7 @@ typedef struct attention_shape {
 
 static bk_attention_fwd_args attention_of(attention_shape s, outputs *o) {
     int64_t qn = s.batch * s.tokens * s.heads * s.dim, kn = s.batch * s.tokens * s.kv_heads * s.dim, pn = s.kv_heads * s.prefix * s.dim;
-    bk_attention_fwd_args f = {s.batch, s.tokens, s.heads, s.kv_heads, s.dim, s.prefix, s.window, 1 / sqrt((double)s.dim), 0, 0, 0, 0, 0, 0, 0};
+    bk_attention_fwd_args f = {s.batch, s.tokens, s.heads, s.kv_heads, s.dim, s.prefix, s.window, .scale = 1 / sqrt((double)s.dim)};
     f.q = numbers(qn, 1, 1), f.k = numbers(kn, 2, 1), f.v = numbers(kn, 3, 1);
     if (pn) f.prefix_k = numbers(pn, 4, 1), f.prefix_v = numbers(pn, 5, 1);
     f.o = real_out(o, qn), f.lse = real_out(o, s.batch * s.heads * s.tokens);
@@ -190,9 +191,10 @@ static void adamw(backend be, outputs *o) {
 }
 
 static void embedding(backend be, outputs *o) {
+    enum { C = 2500 };
     static const int32_t ids[7] = {3, 0, 3, 10, 5, 3, 0};
-    bk_embedding_fwd_args f = {7, 70, 11, numbers(11 * 70, 1, 1), ids, real_out(o, 7 * 70)};
-    bk_embedding_bwd_args b = {7, 70, 11, ids, numbers(7 * 70, 2, 1), real_out(o, 11 * 70)};
+    bk_embedding_fwd_args f = {7, C, 11, numbers(11 * C, 1, 1), ids, real_out(o, 7 * C)};
+    bk_embedding_bwd_args b = {7, C, 11, ids, numbers(7 * C, 2, 1), real_out(o, 11 * C)};
     RUN(be, embedding_fwd, &f);
     RUN(be, embedding_bwd, &b);
 }
@@ -206,8 +208,8 @@ static void transform(backend be, outputs *o, int64_t rows, int64_t base, int64_
     a.transpose = a.accumulate = 1, a.y = real_out(o, n);
     RUN(be, hadamard, &a);
 }
-static void hadamard_heads(backend be, outputs *o) { transform(be, o, 7, 1, 64, 3); }
-static void hadamard_base(backend be, outputs *o) { transform(be, o, 5, 12, 128, 1); }
+static void hadamard_heads(backend be, outputs *o) { transform(be, o, 90, 1, 64, 3); }
+static void hadamard_base(backend be, outputs *o) { transform(be, o, 11, 12, 128, 1); }
 static void hadamard_small(backend be, outputs *o) {
     transform(be, o, 6, 20, 4, 2);
     transform(be, o, 6, 12, 1, 1);
@@ -215,7 +217,7 @@ static void hadamard_small(backend be, outputs *o) {
 }
 
 static void losses(backend be, outputs *o, bk_loss_kind kind) {
-    enum { S = 2, T = 41, C = 50, N = S * T * C };
+    enum { S = 2, T = 41, C = 250, N = S * T * C };
     static const float dloss = 1.5f;
     float *p = numbers(N, 1, 7), *t = numbers(N, 2, 7);
     memset(t + 4 * C, 0, C * sizeof *t);
@@ -233,9 +235,9 @@ static void loss_normalized(backend be, outputs *o) { losses(be, o, BK_LOSS_NORM
 static void loss_cosine(backend be, outputs *o) { losses(be, o, BK_LOSS_COSINE); }
 
 static void xent(backend be, outputs *o) {
-    enum { R = 9, C = 1003 };
+    enum { R = 17, C = 1003 };
     int32_t target[R];
-    for (int i = 0; i < R; i++) target[i] = i * 100;
+    for (int i = 0; i < R; i++) target[i] = i * 60;
     float *x = numbers(R * C, 1, 4), *dnll = numbers(R, 2, 1), *lse = real_out(o, R);
     bk_xent_fwd_args f = {R, C, x, target, real_out(o, R), lse};
     RUN(be, xent_fwd, &f);
@@ -250,7 +252,7 @@ static float *steps(int64_t n, uint64_t seed) {
 }
 
 static void stored(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax) {
-    enum { R = 133, C = 96 };
+    enum { R = 193, C = 96 };
     int64_t params = (per_row ? R : 1) * (C / group);
     float *x = numbers(R * C, 1, 1.2), *s = steps(params, 2), *z = zero ? numbers(params, 3, 6) : 0, *dy = numbers(R * C, 4, 1);
     for (int64_t g = 0; g < C / group; g++) /* a half, the last code, and what rounds just out of it */
@@ -271,7 +273,7 @@ static void fakequant_tensor(backend be, outputs *o) { stored(be, o, 96, 0, 0, -
 static void fakequant_heads(backend be, outputs *o) { stored(be, o, 24, 0, 1, 0, 15); }
 
 static void measured(backend be, outputs *o, int64_t group, int symmetric, float gamma, float beta) {
-    enum { R = 131, C = 96 };
+    enum { R = 193, C = 96 };
     int64_t params = R * C / group;
     int qmin = symmetric ? -8 : 0, qmax = symmetric ? 7 : 15;
     float *x = numbers(R * C, 1, 1.2), *dy = numbers(R * C, 2, 1);
@@ -281,10 +283,11 @@ static void measured(backend be, outputs *o, int64_t group, int symmetric, float
         x[2 * C + i] = 100.0f + 1e-4f * (float)(i % 7); /* a range too small to quantize */
     }
     for (int i = 0; i < 4; i++) x[3 * C + 5 * i] = i < 2 ? 7.0f : -7.0f; /* ties */
-    bk_dynquant_fwd_args f = {R, C, group, symmetric, qmin, qmax, x, &gamma, symmetric ? 0 : &beta, real_out(o, R * C), 0, 0, 0, BK_FREEZE_OFF, 0};
+    const float *lower = symmetric ? 0 : &beta;
+    bk_dynquant_fwd_args f = {R, C, group, symmetric, qmin, qmax, x, &gamma, lower, real_out(o, R * C), 0, 0, 0, BK_FREEZE_OFF, 0};
     f.step = real_out(o, params), f.zero = real_out(o, params), f.codes = code_out(o, R * C);
     RUN(be, dynquant_fwd, &f);
-    bk_dynquant_bwd_args b = {R, C, group, symmetric, qmin, qmax, x, &gamma, symmetric ? 0 : &beta, dy, real_out(o, R * C), 0, 0};
+    bk_dynquant_bwd_args b = {R, C, group, symmetric, qmin, qmax, x, &gamma, lower, dy, real_out(o, R * C), 0, 0};
     b.dgamma = real_out(o, 1);
     if (!symmetric) b.dbeta = real_out(o, 1);
     RUN(be, dynquant_bwd, &b);
@@ -299,7 +302,7 @@ static void dynquant_no_range(backend be, outputs *o) { measured(be, o, 96, 0, -
 static void dynquant_no_factor(backend be, outputs *o) { measured(be, o, 96, 1, -0.5f, 1.0f); }
 
 static void ranges(backend be, outputs *o) {
-    enum { R = 150, C = 90 };
+    enum { R = 190, C = 90 };
     float *x = numbers(R * C, 1, 1);
     bk_minmax_args a = {R, C, 30, 0, 0, x, 0, 0};
     a.lo = real_out(o, 3), a.hi = real_out(o, 3);
@@ -313,7 +316,7 @@ static void ranges(backend be, outputs *o) {
 }
 
 static void errors(backend be, outputs *o) {
-    enum { R = 150, C = 90 };
+    enum { R = 190, C = 90 };
     float *x = numbers(R * C, 1, 1), *y = numbers(R * C, 2, 1);
     bk_sqerr_args s = {R, C, 30, x, y, double_out(o, 3)};
     bk_rowdot_args d = {R, C, x, y, double_out(o, R)};
@@ -328,12 +331,14 @@ typedef struct kernel_case {
 
 #define CASE(f) {#f, f}
 static const kernel_case cases[] = {
-    CASE(gemm_forward), CASE(gemm_one_row), CASE(gemm_dx), CASE(gemm_dw), CASE(gemm_many_columns), CASE(gemm_both), CASE(bias), CASE(rmsnorm), CASE(rope),
-    CASE(attention_grouped), CASE(attention_plain), CASE(attention_window), CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err),
-    CASE(swiglu), CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base), CASE(hadamard_small),
-    CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine), CASE(xent), CASE(fakequant_weights),
-    CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads), CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads),
-    CASE(dynquant_asymmetric), CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
+    CASE(gemm_forward), CASE(gemm_one_row), CASE(gemm_dx), CASE(gemm_dw), CASE(gemm_many_columns), CASE(gemm_both),
+    CASE(bias), CASE(rmsnorm), CASE(rope), CASE(attention_grouped), CASE(attention_plain), CASE(attention_window),
+    CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err), CASE(swiglu),
+    CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base),
+    CASE(hadamard_small), CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine),
+    CASE(xent), CASE(fakequant_weights), CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads),
+    CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
+    CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -363,7 +368,8 @@ START_TEST(ignores_the_number_of_threads) {
     omp_set_num_threads(3);
     cases[_i].run(bk_backend_cpu(), &three);
     for (int k = 0; k < one.count; k++)
-        ck_assert_msg(!memcmp(one.p[k], three.p[k], (size_t)one.n[k] * one.size[k]), "%s: output %d depends on the threads", cases[_i].name, k);
+        ck_assert_msg(!memcmp(one.p[k], three.p[k], (size_t)one.n[k] * one.size[k]), "%s: output %d depends on the threads",
+                      cases[_i].name, k);
 }
 END_TEST
 
@@ -426,6 +432,30 @@ START_TEST(bad_ids_are_errors) {
 }
 END_TEST
 
+START_TEST(too_little_scratch_is_an_error) {
+    float x[64] = {0}, w[8] = {0}, rstd[8] = {0}, dw[8] = {0};
+    bk_rmsnorm_bwd_args a = {8, 8, x, w, rstd, x, 0, dw};
+    bk_work none = {0, 0};
+    ck_assert_int_eq(bk_backend_cpu()->k.rmsnorm_bwd(&a, &none), BK_ENOMEM);
+}
+END_TEST
+
+START_TEST(nan_passes_through_quantizers) {
+    const float x[4] = {1, NAN, -3, 2}, s = 0.5f;
+    float stored_y[4], measured_y[4];
+    int32_t codes[4];
+    bk_fakequant_fwd_args f = {1, 4, 4, 0, -8, 7, x, &s, 0, stored_y, codes, BK_FREEZE_OFF, 0};
+    bk_dynquant_fwd_args d = {1, 4, 4, 1, -8, 7, x, 0, 0, measured_y, 0, 0, codes, BK_FREEZE_OFF, 0};
+    ck_assert_int_eq(bk_backend_cpu()->k.fakequant_fwd(&f, 0), BK_OK);
+    ck_assert_int_eq(bk_backend_cpu()->k.dynquant_fwd(&d, 0), BK_OK);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(isnan(stored_y[i]) != 0, i == 1);
+        ck_assert_int_eq(isnan(measured_y[i]) != 0, i == 1);
+    }
+    ck_assert_int_eq(codes[1], 0);
+}
+END_TEST
+
 START_TEST(memory_is_aligned_and_zero) {
     const bk_backend *be = bk_backend_cpu();
     const size_t sizes[] = {0, 1, 100, (4u << 20) + 3};
@@ -455,6 +485,8 @@ int main(void) {
     tcase_add_test(u, exp_is_exact_to_two_ulp);
     tcase_add_test(u, rounding_is_half_to_even_everywhere);
     tcase_add_test(u, bad_ids_are_errors);
+    tcase_add_test(u, too_little_scratch_is_an_error);
+    tcase_add_test(u, nan_passes_through_quantizers);
     tcase_add_test(u, memory_is_aligned_and_zero);
     suite_add_tcase(s, t);
     suite_add_tcase(s, u);

@@ -45,7 +45,8 @@ static int64_t query_at(const attn *a, const tile *t, int64_t g, int64_t i) {
 
 static void gather(const attn *a, const tile *t, const float *x, float *stack) {
     for (int64_t g = 0; g < group_of(a); g++)
-        for (int64_t i = 0; i < t->n; i++) memcpy(stack + (g * t->n + i) * a->dim, x + query_at(a, t, g, i), sizeof(float) * (size_t)a->dim);
+        for (int64_t i = 0; i < t->n; i++)
+            memcpy(stack + (g * t->n + i) * a->dim, x + query_at(a, t, g, i), sizeof(float) * (size_t)a->dim);
 }
 
 static const float *keys_of(const attn *a, const tile *t, const float *k) {
@@ -57,8 +58,8 @@ static void against_keys(const attn *a, const tile *t, float alpha, const float 
     int d = (int)a->dim, ld = (int)strip_width(a), rows = (int)t->rows, p = (int)a->prefix;
     if (p)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, p, d, alpha, stack, d, prefix + t->kv * p * d, d, 0.0f, strip, ld);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, (int)t->real, d, alpha, stack, d, keys_of(a, t, k), (int)a->kv_heads * d, 0.0f,
-                strip + p, ld);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, (int)t->real, d, alpha, stack, d, keys_of(a, t, k),
+                (int)a->kv_heads * d, 0.0f, strip + p, ld);
 }
 
 /* stack[rows, d] = strip[rows, cols] K */
@@ -66,15 +67,15 @@ static void times_keys(const attn *a, const tile *t, const float *strip, const f
     int d = (int)a->dim, ld = (int)strip_width(a), rows = (int)t->rows, p = (int)a->prefix;
     if (p)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, p, 1.0f, strip, ld, prefix + t->kv * p * d, d, 0.0f, stack, d);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, (int)t->real, 1.0f, strip + p, ld, keys_of(a, t, k), (int)a->kv_heads * d,
-                p ? 1.0f : 0.0f, stack, d);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, (int)t->real, 1.0f, strip + p, ld, keys_of(a, t, k),
+                (int)a->kv_heads * d, p ? 1.0f : 0.0f, stack, d);
 }
 
 /* dk[keys lo .., d] += strip^T stack for the keys that are not prefix; rows of dk are ld apart */
 static void into_keys(const attn *a, const tile *t, const float *strip, const float *stack, float *dk, int64_t ld) {
     int d = (int)a->dim;
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)t->real, d, (int)t->rows, 1.0f, strip + a->prefix, (int)strip_width(a), stack, d,
-                1.0f, dk + t->lo * ld, (int)ld);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)t->real, d, (int)t->rows, 1.0f, strip + a->prefix,
+                (int)strip_width(a), stack, d, 1.0f, dk + t->lo * ld, (int)ld);
 }
 
 /* Columns that row i of a tile sees: all below `end` but prefix .. begin - 1 */
@@ -201,9 +202,9 @@ size_t bk_cpu_attention_bwd_work(const bk_attention_bwd_args *a) {
 
 /* dk[b, :, kv] += own[share][tokens, d], one share after the other */
 static void add_shares(const attn *f, int64_t unit, const float *own, int64_t apart, float *dk) {
+    int64_t first = (unit / f->kv_heads * f->tokens * f->kv_heads + unit % f->kv_heads) * f->dim, ld = f->kv_heads * f->dim;
     for (int64_t share = 0; share < shares_of(f); share++)
-        for (int64_t i = 0; i < f->tokens; i++)
-            bk_cpu_add_to(f->dim, own + share * apart + i * f->dim, dk + ((unit / f->kv_heads * f->tokens + i) * f->kv_heads + unit % f->kv_heads) * f->dim);
+        for (int64_t i = 0; i < f->tokens; i++) bk_cpu_add_to(f->dim, own + share * apart + i * f->dim, dk + first + i * ld);
 }
 
 bk_status bk_cpu_attention_bwd(const bk_attention_bwd_args *a, const bk_work *w) {

@@ -22,6 +22,9 @@
 
 enum { BK_LANES = 32, BK_TILE_ROWS = 64, BK_CHUNK = 16384 };
 
+/* Less than this is done before other threads are awake. */
+#define BK_BIG(elements) ((elements) > BK_CHUNK)
+
 BK_INLINE int64_t bk_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 BK_INLINE int64_t bk_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 BK_INLINE int64_t bk_tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }

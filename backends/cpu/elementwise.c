@@ -5,11 +5,12 @@
 #include "backends/scalar/math.h"
 
 /* Calls `call` for every chunk, with its first element `at` and its length `len`. */
-#define CHUNK_LOOP(n, call)                                                                    \
+#define CHUNK_LOOP(size, call)                                                                   \
     do {                                                                                       \
-        _Pragma("omp parallel for schedule(static)")                                           \
+        const int64_t n = (size);                                                              \
+        _Pragma("omp parallel for schedule(static) if (BK_BIG(n))")                            \
         for (int64_t chunk = 0; chunk < bk_tiles(n, BK_CHUNK); chunk++) {                      \
-            int64_t at = chunk * BK_CHUNK, len = bk_min_i64(BK_CHUNK, (n) - at);               \
+            int64_t at = chunk * BK_CHUNK, len = bk_min_i64(BK_CHUNK, n - at);                 \
             call;                                                                              \
         }                                                                                      \
     } while (0)

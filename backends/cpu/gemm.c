@@ -8,6 +8,9 @@
  * that is far apart, which is cheaper in short pieces of k. */
 enum { TILE_M = 192, TILE_N = 576, MIN_N = 128, ENOUGH = 8, PIECE_K = 512 };
 
+/* m n k up to which a product is not worth waking threads; OpenBLAS alone uses one thread there, too (its limit is 2^18). */
+enum { SERIAL = 1 << 17 };
+
 typedef struct tiling {
     int64_t m, n, k, rows, cols;
 } tiling;
@@ -35,7 +38,7 @@ static void product(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j
 bk_status bk_cpu_gemm(const bk_gemm_args *a, const bk_work *w) {
     (void)w;
     tiling t = tiles_for(a);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (a->m * a->n * a->k > SERIAL)
     for (int64_t u = 0; u < t.rows * t.cols; u++) product(a, &t, u / t.cols * t.m, u % t.cols * t.n);
     return BK_OK;
 }

@@ -34,7 +34,8 @@ BK_CLONES static void butterflies(int64_t n, float *x) {
 }
 
 /* One row of y[base, pow2] = scale H x, H's row given with its stride; sums stay in registers for 32 columns at a time. */
-BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate, float *y) {
+BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate,
+                          float *y) {
     int64_t at = 0;
     for (; at + 32 <= pow2; at += 32) {
         v8 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, *to = (v8 *)(y + at);
@@ -68,7 +69,7 @@ bk_status bk_cpu_hadamard(const bk_hadamard_args *a, const bk_work *w) {
     char *scratch = bk_cpu_scratch(w, bk_cpu_hadamard_work(a));
     if (!scratch) return BK_ENOMEM;
     float scale = (float)(1.0 / sqrt((double)size));
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->blocks * size))
     for (int64_t b = 0; b < a->rows * a->blocks; b++) {
         float *t = (float *)(void *)(scratch + (size_t)omp_get_thread_num() * slice);
         memcpy(t, (const float *)a->x + b * size, sizeof(float) * (size_t)size);

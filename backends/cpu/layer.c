@@ -14,7 +14,7 @@ BK_CLONES static float rmsnorm_row(int64_t n, double eps, const float *x, const 
 
 bk_status bk_cpu_rmsnorm_fwd(const bk_rmsnorm_fwd_args *a, const bk_work *w) {
     (void)w;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++)
         ((float *)a->rstd)[r] = rmsnorm_row(a->cols, a->eps, (const float *)a->x + r * a->cols, a->w, (float *)a->y + r * a->cols);
     return BK_OK;
@@ -39,7 +39,7 @@ bk_status bk_cpu_rmsnorm_bwd(const bk_rmsnorm_bwd_args *a, const bk_work *w) {
     if (!a->rows || !cols) return BK_OK;
     float *part = a->dw ? bk_cpu_scratch(w, bk_cpu_rmsnorm_bwd_work(a)) : 0;
     if (a->dw && !part) return BK_ENOMEM;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * cols))
     for (int64_t t = 0; t < tiles; t++) {
         if (part) memset(part + t * cols, 0, sizeof(float) * (size_t)cols);
         for (int64_t r = t * BK_TILE_ROWS; r < bk_min_i64(a->rows, (t + 1) * BK_TILE_ROWS); r++) {
@@ -54,7 +54,8 @@ bk_status bk_cpu_rmsnorm_bwd(const bk_rmsnorm_bwd_args *a, const bk_work *w) {
 }
 
 /* One token; sign -1 turns back; keep = 1 adds to y, 0 overwrites (then y is never read: it may be uninitialized). */
-BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, const float *cosine, float sign, int keep, float *restrict y) {
+BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, const float *cosine, float sign, int keep,
+                                 float *restrict y) {
     const float *sine = cosine + half;
     for (int64_t h = 0; h < heads; h++) {
         const float *p = x + h * 2 * half;
@@ -75,7 +76,7 @@ BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, co
 bk_status bk_cpu_rope(const bk_rope_args *a, const bk_work *w) {
     (void)w;
     int64_t width = a->heads * a->dim;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->batch * a->tokens * width))
     for (int64_t r = 0; r < a->batch * a->tokens; r++)
         rope_token(a->heads, a->dim / 2, (const float *)a->x + r * width, (const float *)a->table + (a->pos0 + r % a->tokens) * a->dim,
                    a->inverse ? -1.0f : 1.0f, a->accumulate, (float *)a->y + r * width);
@@ -91,7 +92,7 @@ static bool ids_fit(const int32_t *ids, int64_t n, int64_t vocab) {
 bk_status bk_cpu_embedding_fwd(const bk_embedding_fwd_args *a, const bk_work *w) {
     (void)w;
     if (!ids_fit(a->ids, a->n, a->vocab)) return BK_EINVAL;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->n * a->cols))
     for (int64_t i = 0; i < a->n; i++)
         memcpy((float *)a->y + i * a->cols, (const float *)a->table + a->ids[i] * a->cols, sizeof(float) * (size_t)a->cols);
     return BK_OK;
@@ -103,7 +104,7 @@ bk_status bk_cpu_embedding_bwd(const bk_embedding_bwd_args *a, const bk_work *w)
     enum { STRIP = 64 };
     if (!a->dtable) return BK_OK;
     if (!ids_fit(a->ids, a->n, a->vocab)) return BK_EINVAL;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->n * a->cols))
     for (int64_t strip = 0; strip < bk_tiles(a->cols, STRIP); strip++)
         for (int64_t i = 0; i < a->n; i++)
             for (int64_t c = strip * STRIP; c < bk_min_i64(a->cols, (strip + 1) * STRIP); c++)

@@ -47,7 +47,7 @@ static void find_skipped(bk_loss_kind kind, int64_t samples, int64_t tokens, int
         memset(magnitude, 0, sizeof(double) * (size_t)(samples * tokens));
         return;
     }
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(samples * tokens * cols))
     for (int64_t r = 0; r < samples * tokens; r++) magnitude[r] = magnitude_row(cols, target + r * cols);
     for (int64_t s = 0; s < samples; s++) skip_largest(magnitude + s * tokens, tokens);
 }
@@ -68,7 +68,7 @@ bk_status bk_cpu_loss_fwd(const bk_loss_fwd_args *a, const bk_work *w) {
     if (!magnitude) return BK_ENOMEM;
     find_skipped(a->kind, a->samples, a->tokens, cols, a->target, magnitude);
     bool cosine = a->kind == BK_LOSS_COSINE;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(rows * cols))
     for (int64_t r = 0; r < rows; r++) {
         const float *p = (const float *)a->pred + r * cols, *t = (const float *)a->target + r * cols;
         double pp, tt;
@@ -104,7 +104,7 @@ bk_status bk_cpu_loss_bwd(const bk_loss_bwd_args *a, const bk_work *w) {
     if (!rows || !cols) return BK_EINVAL;
     if (!magnitude) return BK_ENOMEM;
     find_skipped(a->kind, a->samples, a->tokens, cols, a->target, magnitude);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(rows * cols))
     for (int64_t r = 0; r < rows; r++) {
         const float *p = (const float *)a->pred + r * cols, *t = (const float *)a->target + r * cols;
         float *dp = (float *)a->dpred + r * cols;
@@ -138,7 +138,7 @@ static bool targets_fit(const int32_t *target, int64_t rows, int64_t cols) {
 bk_status bk_cpu_xent_fwd(const bk_xent_fwd_args *a, const bk_work *w) {
     (void)w;
     if (!targets_fit(a->target, a->rows, a->cols)) return BK_EINVAL;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++) {
         const float *x = (const float *)a->logits + r * a->cols;
         float lse = lse_row(a->cols, x);
@@ -156,7 +156,7 @@ bk_status bk_cpu_xent_bwd(const bk_xent_bwd_args *a, const bk_work *w) {
     (void)w;
     if (!a->dlogits) return BK_OK;
     if (!targets_fit(a->target, a->rows, a->cols)) return BK_EINVAL;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++) {
         float *dx = (float *)a->dlogits + r * a->cols, dnll = ((const float *)a->dnll)[r];
         softmax_bwd_row(a->cols, (const float *)a->logits + r * a->cols, ((const float *)a->lse)[r], dnll, dx);

@@ -23,7 +23,7 @@ bk_status bk_cpu_fakequant_fwd(const bk_fakequant_fwd_args *a, const bk_work *w)
     int64_t groups = a->cols / a->group;
     const float *x = a->x, *s = a->s;
     float *y = a->y;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = r * a->cols + g * a->group, p = a->per_row ? r * groups + g : g;
@@ -39,7 +39,8 @@ typedef struct dparams {
 } dparams;
 
 /* One group: dx (may be NULL) += dy inside; returns the sums for step and zero point. */
-BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s, float lo, float hi, const float *dy, float *restrict dx) {
+BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s, float lo, float hi, const float *dy,
+                                             float *restrict dx) {
     float step[BK_LANES] = {0}, outside[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
         float v = x[i] / s;
@@ -65,7 +66,7 @@ bk_status bk_cpu_fakequant_bwd(const bk_fakequant_bwd_args *a, const bk_work *w)
     float *ds = a->ds, *dz = a->dz;
     double *part = a->per_row ? 0 : bk_cpu_scratch(w, bk_cpu_fakequant_bwd_work(a));
     if (!a->per_row && !part) return BK_ENOMEM;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t t = 0; t < tiles; t++)
         for (int64_t g = 0; g < groups; g++) {
             double step = 0.0, zero = 0.0;
@@ -123,7 +124,7 @@ bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w) {
     if (!a->rows || !a->cols) return BK_OK;
     int64_t groups = a->cols / a->group;
     float *y = a->y, *step = a->step, *zero = a->zero;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = r * a->cols + g * a->group, p = r * groups + g;
@@ -194,7 +195,7 @@ bk_status bk_cpu_dynquant_bwd(const bk_dynquant_bwd_args *a, const bk_work *w) {
     int64_t groups = a->cols / a->group, tiles = bk_tiles(a->rows, BK_TILE_ROWS);
     double *part = bk_cpu_scratch(w, bk_cpu_dynquant_bwd_work(a));
     if (!part) return BK_ENOMEM;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t t = 0; t < tiles; t++) {
         double upper = 0.0, lower = 0.0;
         for (int64_t r = t * BK_TILE_ROWS; r < bk_min_i64(a->rows, (t + 1) * BK_TILE_ROWS); r++)

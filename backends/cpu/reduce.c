@@ -16,7 +16,7 @@ void bk_cpu_add_to(int64_t n, const float *x, float *y) { add_into(n, x, y); }
 
 void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out) {
     enum { STRIP = 256 };
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(rows * cols))
     for (int64_t strip = 0; strip < bk_tiles(cols, STRIP); strip++) {
         int64_t at = strip * STRIP, n = bk_min_i64(STRIP, cols - at);
         for (int64_t left = rows; left > 1; left = (left + 1) / 2)
@@ -27,7 +27,7 @@ void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out) {
 
 bk_status bk_cpu_bias_fwd(const bk_bias_fwd_args *a, const bk_work *w) {
     (void)w;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++) add_into(a->cols, a->b, (float *)a->y + r * a->cols);
     return BK_OK;
 }
@@ -39,7 +39,7 @@ bk_status bk_cpu_bias_bwd(const bk_bias_bwd_args *a, const bk_work *w) {
     float *part = bk_cpu_scratch(w, bk_cpu_bias_bwd_work(a));
     if (!part) return BK_ENOMEM;
     int64_t tiles = bk_tiles(a->rows, BK_TILE_ROWS);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t t = 0; t < tiles; t++) {
         float *sum = part + t * a->cols;
         memset(sum, 0, sizeof(float) * (size_t)a->cols);
@@ -69,7 +69,7 @@ bk_status bk_cpu_minmax(const bk_minmax_args *a, const bk_work *w) {
     float *part = a->per_row ? 0 : bk_cpu_scratch(w, bk_cpu_minmax_work(a));
     if (!a->rows) return BK_OK;
     if (!a->per_row && !part) return BK_ENOMEM;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t t = 0; t < tiles; t++)
         for (int64_t r = t * BK_TILE_ROWS; r < bk_min_i64(a->rows, (t + 1) * BK_TILE_ROWS); r++)
             for (int64_t g = 0; g < groups; g++) {
@@ -101,7 +101,7 @@ float bk_cpu_absmax_row(int64_t n, const float *x) { return absmax_row(n, x); }
 
 bk_status bk_cpu_absmax(const bk_absmax_args *a, const bk_work *w) {
     (void)w;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++) ((float *)a->out)[r] = absmax_row(a->cols, (const float *)a->x + r * a->cols);
     return BK_OK;
 }
@@ -121,7 +121,7 @@ bk_status bk_cpu_sqerr(const bk_sqerr_args *a, const bk_work *w) {
     if (!a->rows || !groups) return BK_OK;
     double *part = bk_cpu_scratch(w, bk_cpu_sqerr_work(a));
     if (!part) return BK_ENOMEM;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t t = 0; t < tiles; t++)
         for (int64_t g = 0; g < groups; g++) {
             double sum = 0.0;
@@ -145,7 +145,8 @@ double bk_cpu_dot(int64_t n, const float *x, const float *y) { return dot_row(n,
 
 bk_status bk_cpu_rowdot(const bk_rowdot_args *a, const bk_work *w) {
     (void)w;
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < a->rows; r++) a->out[r] = dot_row(a->cols, (const float *)a->a + r * a->cols, (const float *)a->b + r * a->cols);
+#pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
+    for (int64_t r = 0; r < a->rows; r++)
+        a->out[r] = dot_row(a->cols, (const float *)a->a + r * a->cols, (const float *)a->b + r * a->cols);
     return BK_OK;
 }
