@@ -25,7 +25,8 @@ bk_status bk_embed_stream(const bk_source *src, const int32_t *ids, bk_stream *o
 #define BK_PASS_TOKENS 2048
 int64_t bk_pass_batch(int64_t samples, int64_t tokens);
 bk_status bk_block_pass(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, bk_error *err) BK_MUST_USE;
-/* The dry run for bk_block_pass, between bk_ctx_measure and bk_ctx_commit. The tap is called too, so that what it allocates is measured. */
+/* The dry run for bk_block_pass, between bk_ctx_measure and bk_ctx_commit. The tap is called too, since it may make tensors: it asks
+ * bk_ctx_measuring before it looks at values. */
 bk_status bk_block_pass_measure(bk_ctx *ctx, bk_block *b, int64_t samples, int64_t tokens) BK_MUST_USE;
 
 /* All blocks over a stream, in place: layer by layer over all samples. */

@@ -1,0 +1,133 @@
+/* brick synth: writes a made model (synth.h). Here: its shapes and the command line. */
+#include "experiments/synth.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/options.h"
+#include "experiments/suggest.h"
+#include "experiments/verbs.h"
+
+#define DEFAULT .hidden = 128, .inter = 256, .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .vocab = BK_SYNTH_VOCAB, \
+                .max_positions = 4096, .eps = 1e-5, .rope_theta = 1e4
+#define TINY .hidden = 64, .inter = 96, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .vocab = BK_SYNTH_VOCAB, \
+             .max_positions = 1024, .eps = 1e-5, .rope_theta = 1e4
+
+static const struct {
+    const char *name;
+    bk_config cfg;
+} shapes[] = {
+    {"llama", {.arch = "llama", DEFAULT}},
+    {"qwen2", {.arch = "qwen2", DEFAULT, .qkv_bias = true}},
+    {"qwen3", {.arch = "qwen3", DEFAULT, .qk_norm = true}},
+    {"tied", {.arch = "llama", DEFAULT, .tied = true}},
+    {"tiny", {.arch = "llama", TINY}},
+};
+#define SHAPES (sizeof shapes / sizeof *shapes)
+
+/* Sizes that --shape can change. */
+static const struct {
+    const char *key;
+    size_t at;
+    int64_t min, max;
+} keys[] = {
+    {"hidden", offsetof(bk_config, hidden), 16, 4096},         {"inter", offsetof(bk_config, inter), 16, 16384},
+    {"layers", offsetof(bk_config, layers), 1, 256},           {"heads", offsetof(bk_config, heads), 1, 256},
+    {"kv_heads", offsetof(bk_config, kv_heads), 1, 256},       {"head_dim", offsetof(bk_config, head_dim), 8, 512},
+    {"vocab", offsetof(bk_config, vocab), BK_SYNTH_VOCAB, 1 << 20},
+    {"positions", offsetof(bk_config, max_positions), BK_SYNTH_DOCUMENT, 1 << 20},
+    {"window", offsetof(bk_config, sliding_window), 0, 1 << 20},
+};
+#define KEYS (sizeof keys / sizeof *keys)
+
+static bk_status set_name(const char *name, bk_config *c, bk_error *err)
+{
+    const char *names[SHAPES];
+    char near[96];
+    for (size_t i = 0; i < SHAPES; i++) {
+        names[i] = shapes[i].name;
+        if (strcmp(name, names[i]) != 0) continue;
+        *c = shapes[i].cfg;
+        return BK_OK;
+    }
+    bk_suggest_text(name, names, SHAPES, near, sizeof near);
+    return bk_fail(err, BK_EINVAL, "--shape: unknown shape '%.40s'%s (llama, qwen2, qwen3, tied or tiny)", name, near);
+}
+
+static bk_status set_key(const char *key, const char *value, bk_config *c, bk_error *err)
+{
+    const char *names[KEYS];
+    char near[96];
+    for (size_t i = 0; i < KEYS; i++) {
+        names[i] = keys[i].key;
+        if (strcmp(key, names[i]) != 0) continue;
+        char *end;
+        errno = 0;
+        long long v = strtoll(value, &end, 10);
+        if (errno || end == value || *end || v < keys[i].min || v > keys[i].max)
+            return bk_fail(err, BK_EINVAL, "--shape: %s=%.40s must be a whole number from %lld to %lld", key, value, (long long)keys[i].min,
+                           (long long)keys[i].max);
+        *(int64_t *)((char *)c + keys[i].at) = v;
+        return BK_OK;
+    }
+    bk_suggest_text(key, names, KEYS, near, sizeof near);
+    return bk_fail(err, BK_EINVAL, "--shape: unknown key '%.40s'%s", key, near);
+}
+
+static bk_status check(const bk_config *c, bk_error *err)
+{
+    if (c->heads % c->kv_heads)
+        return bk_fail(err, BK_EINVAL, "--shape: heads=%lld is no multiple of kv_heads=%lld", (long long)c->heads, (long long)c->kv_heads);
+    if (c->head_dim % 2) return bk_fail(err, BK_EINVAL, "--shape: head_dim=%lld must be even", (long long)c->head_dim);
+    return BK_OK;
+}
+
+bk_status bk_synth_shape(const char *text, bk_config *out, bk_error *err)
+{
+    char room[512];
+    bk_config c = shapes[0].cfg;
+    if (strlen(text) >= sizeof room) return bk_fail(err, BK_EINVAL, "--shape: the text is too long");
+    strcpy(room, text);
+    bool first = true;
+    for (char *save, *word = strtok_r(room, ",", &save); word; word = strtok_r(NULL, ",", &save), first = false) {
+        char *equals = strchr(word, '=');
+        if (!equals && !first) return bk_fail(err, BK_EINVAL, "--shape: '%.40s' is no key=value", word);
+        if (equals) *equals++ = 0;
+        BK_TRY(equals ? set_key(word, equals, &c, err) : set_name(word, &c, err));
+    }
+    BK_TRY(check(&c, err));
+    *out = c;
+    return BK_OK;
+}
+
+static bk_status make(const char *shape, uint64_t seed, const char *dir, bk_error *err)
+{
+    bk_config c;
+    bk_synth *s;
+    BK_TRY(bk_synth_shape(shape, &c, err));
+    BK_TRY(bk_synth_create(&c, seed, &s, err));
+    bk_status st = bk_synth_write(s, dir, err);
+    bk_synth_free(s);
+    return st;
+}
+
+int bk_verb_synth(int argc, char **argv)
+{
+    const char *dir = NULL, *shape = "llama";
+    int64_t seed = 1;
+    const bk_opt opts[] = {
+        {.name = "--out", .type = BK_OPT_TEXT, .to = &dir, .metavar = "DIR", .initial = "", .about = "folder to write"},
+        {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "SHAPE", .initial = "llama",
+         .about = "llama, qwen2, qwen3, tied or tiny, and/or key=value,...: hidden inter layers heads kv_heads head_dim vocab positions window"},
+        {.name = "--seed", .type = BK_OPT_INT, .to = &seed, .metavar = "N", .initial = "1", .max = 1e15, .about = "of weights and texts"},
+        {0}};
+    const bk_cli cli = {"synth", "makes a small model with attention sinks and outliers, and texts that it predicts", opts,
+                        "  brick synth --out /tmp/m\n  brick synth --out /tmp/m --shape qwen3,layers=12,head_dim=64 --seed 7\n"};
+    int code;
+    if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
+    bk_error err = {0};
+    return bk_exit_report(make(shape, (uint64_t)seed, dir, &err), &err);
+}
