@@ -70,10 +70,11 @@ static bk_dset *add_dset(bk_store *s, const char *path, bk_error *err)
 static bk_status make_room(bk_dset *d, bk_error *err)
 {
     bk_store *s = d->store;
-    hsize_t one = (hsize_t)d->info.sample_len;
+    hsize_t one[BK_STORE_ANY_RANK];
+    for (int k = 0; k < d->info.rank; k++) one[k] = k ? (hsize_t)d->info.dim[k] : 1;
     d->type = bk_store_hid(s, d->info.type);
     d->space = H5Dget_space(d->id);
-    d->row = H5Screate_simple(1, &one, NULL);
+    d->row = H5Screate_simple(d->info.rank, one, NULL); /* of the file's rank: with another one HDF5 moves value by value */
     if (d->space < 0 || d->row < 0) return bk_hdf5_fail(s, err, "cannot make the memory layout of %s", d->path);
     if (d->info.type == BK_STORE_F16) d->half = malloc((size_t)d->info.sample_len * sizeof *d->half);
     if (d->overflow == BK_OVERFLOW_F32) d->wide = malloc((size_t)d->info.sample_len * sizeof *d->wide);
