@@ -1,0 +1,71 @@
+#include "experiments/printable.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/utf8.h"
+
+/* Characters that move the cursor, change the direction of writing, or cannot be seen. */
+static bool hidden(uint32_t cp)
+{
+    static const uint32_t range[][2] = {{0, 0x1f}, {0x7f, 0x9f}, {0xad, 0xad}, {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}};
+    for (size_t i = 0; i < sizeof range / sizeof range[0]; i++)
+        if (cp >= range[i][0] && cp <= range[i][1]) return true;
+    return false;
+}
+
+/* One character, or one broken byte, as it is shown; returns the bytes read. */
+static size_t show(const char *s, size_t n, char out[16])
+{
+    static const char plain[] = "\n\t\r\"\\", letter[] = "ntr\"\\";
+    uint32_t cp;
+    size_t used = bk_utf8_char(s, n, &cp);
+    const char *at = *s ? strchr(plain, *s) : NULL;
+    if (at) snprintf(out, 16, "\\%c", letter[at - plain]);
+    else if (!used || (used == 1 && hidden(cp))) snprintf(out, 16, "\\x%02x", (unsigned char)*s);
+    else if (hidden(cp)) snprintf(out, 16, "\\u{%x}", (unsigned)cp);
+    else snprintf(out, 16, "%.*s", (int)used, s);
+    return used ? used : 1;
+}
+
+char *bk_printable(const char *s, size_t n, char *to, size_t size)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < n;) {
+        char piece[16];
+        i += show(s + i, n - i, piece);
+        size_t more = strlen(piece);
+        if (len + more + (i < n ? 3 : 0) + 1 > size) {
+            memcpy(to + len, "...", 4);
+            return to;
+        }
+        memcpy(to + len, piece, more);
+        len += more;
+    }
+    to[len] = 0;
+    return to;
+}
+
+/* Tokenizers that put a space before words take it off at the start of a text, so the token is read behind itself. */
+bk_status bk_token_text(const bk_tokenizer *t, int32_t id, char **text, size_t *len, bk_error *err)
+{
+    char *once = NULL;
+    size_t n;
+    BK_TRY(bk_tokenizer_decode(t, &id, 1, false, &once, &n, err));
+    free(once);
+    BK_TRY(bk_tokenizer_decode(t, (int32_t[]){id, id}, 2, false, text, len, err));
+    *len -= n;
+    memmove(*text, *text + n, *len + 1);
+    return BK_OK;
+}
+
+bk_status bk_token_printable(const bk_tokenizer *t, int32_t id, char to[BK_PRINTABLE_ROOM], bk_error *err)
+{
+    char *text;
+    size_t len;
+    BK_TRY(bk_token_text(t, id, &text, &len, err));
+    bk_printable(text, len, to, BK_PRINTABLE_ROOM);
+    free(text);
+    return BK_OK;
+}
