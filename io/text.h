@@ -8,7 +8,8 @@ typedef struct bk_text_options {
     bool bos;           /* one BOS at the start of the whole text (of each document for .jsonl) when the tokenizer's add_bos says so and no prefix is active: the caller decides */
     bool parse_special; /* special-token strings become special tokens */
     bool strip_bos;     /* BOS ids inside the text are removed */
-    const char *join;   /* NULL: bytes as they are; else lines are joined with this string (the papers' WikiText protocol: "\n\n") */
+    const char *join;   /* NULL: bytes as they are; else the rows of a .txt are joined with this string (the papers' WikiText protocol: "\n\n");
+                           rows as in the published data set: lines with their newline, blank lines as "" */
 } bk_text_options;
 
 typedef struct bk_ledger {
@@ -35,6 +36,7 @@ typedef struct bk_text {
     bk_ledger ledger;
 } bk_text;
 
+/* BK_EINVAL: bos without a BOS in the tokenizer, join with .jsonl. BK_EFORMAT: what cannot be read or encoded (line, byte). An empty text is none. */
 bk_status bk_text_load(const char *path, const bk_tokenizer *tok, const bk_text_options *opt, bk_text *out, bk_error *err) BK_MUST_USE;
 void bk_text_free(bk_text *t);
 

@@ -125,7 +125,7 @@ static bk_status load_scores(const bk_gguf *g, bk_tokenizer *t, bk_error *err)
     if (!t->score) return bk_fail(err, BK_ENOMEM, "no memory for %lld scores", (long long)n);
     for (int64_t i = 0; i < n; i++) {
         t->score[i] = (float)bk_gguf_array_num(g, key, i, NAN);
-        if (isnan(t->score[i])) return bk_fail(err, BK_EFORMAT, "the score of token %lld is no number", (long long)i);
+        if (!isfinite(t->score[i])) return bk_fail(err, BK_EFORMAT, "the score of token %lld is no finite number", (long long)i);
     }
     return BK_OK;
 }

@@ -104,6 +104,14 @@ START_TEST(steps_of_a_tokenizer_json)
         {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab]\"},\"behavior\":\"Contiguous\",\"invert\":false}", "cabc", {2, 3, 2}, 3},
         {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b\"},\"behavior\":\"MergedWithPrevious\",\"invert\":false}", "abb", {3, 1}, 2},
         {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"MergedWithNext\",\"invert\":false}", "aab", {0, 3}, 2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"behavior\":\"Removed\"}", "a \xc2\x85" "b", {0, 1}, 2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\s]\"},\"behavior\":\"Removed\"}", "a\xe1\xa0\x8e" "b", {0, 6, 1}, 3},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\S\"},\"behavior\":\"Isolated\"}", "ab", {0, 1}, 2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}", "abxc", {6}, 1},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w\"},\"behavior\":\"Removed\"}", "a\xe2\x92\xb6\xe2\x85\xa7\xcc\x81-", {6}, 1},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^[:alpha:]]\"},\"behavior\":\"Removed\"}", "a-b", {0, 1}, 2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x*\"},\"behavior\":\"Isolated\"}", "abxb", {0, 1, 6, 1}, 4},
+        {"\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":false}", "a12b", {0, 6, 6, 1}, 4},
     };
     char json[1024];
     snprintf(json, sizeof json, "{%s," MODEL("\"a b\",\"\\u2581 a\"") "}", cases[_i].steps);
@@ -236,7 +244,7 @@ int main(void)
     tcase_add_loop_test(j, ids_agree_with_hugging_face, 0, 5);
     tcase_add_loop_test(j, merges_are_strings_or_pairs, 0, 2);
     tcase_add_test(j, unknown_characters_are_fused_only_if_asked);
-    tcase_add_loop_test(j, steps_of_a_tokenizer_json, 0, 11);
+    tcase_add_loop_test(j, steps_of_a_tokenizer_json, 0, 19);
     tcase_add_test(j, token_texts_with_escapes_are_read_right);
     tcase_add_test(j, added_tokens_take_white_space_along);
     tcase_add_loop_test(j, what_is_not_supported_is_refused_by_name, 0, 26);
