@@ -6,7 +6,8 @@
 
 typedef struct bk_bpe {
     bk_pairmap merges; /* (left, right) -> rank, id of the result */
-    bk_pairmap inside; /* adjacent single-character ids inside the result of some merge: anywhere else a word falls apart */
+    bk_pairmap
+        inside; /* adjacent single-character ids inside the result of some merge: anywhere else a word falls apart */
 } bk_bpe;
 
 void bk_bpe_free(bk_bpe *b);

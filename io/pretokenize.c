@@ -6,7 +6,8 @@
 
 #include "io/utf8.h"
 
-const char *const bk_split_names[BK_SPLIT_BEHAVIOURS] = {"Removed", "Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
+const char *const bk_split_names[BK_SPLIT_BEHAVIOURS] = {"Removed", "Isolated", "Contiguous", "MergedWithPrevious",
+                                                         "MergedWithNext"};
 
 bk_status bk_steps_add(bk_steps *s, bk_step_kind kind, bk_step **out, bk_error *err)
 {
@@ -44,7 +45,8 @@ bk_status bk_steps_replace(bk_steps *s, const char *pattern, bool literal, const
     return bk_regex_new(pattern, strlen(pattern), literal, &step->regex, err);
 }
 
-bk_status bk_steps_split(bk_steps *s, const char *pattern, bool literal, bk_split_behaviour behaviour, bool invert, bk_error *err)
+bk_status bk_steps_split(bk_steps *s, const char *pattern, bool literal, bk_split_behaviour behaviour, bool invert,
+                         bk_error *err)
 {
     bk_step *step;
     BK_TRY(bk_steps_add(s, BK_STEP_SPLIT, &step, err));
@@ -67,8 +69,9 @@ void bk_steps_free(bk_steps *s)
 /* Unicode normalization of the valid runs; broken bytes stay. */
 static bk_status normalize_unicode(bk_step_kind kind, const char *text, size_t len, bk_buffer *out, bk_error *err)
 {
-    int options = UTF8PROC_STABLE | (kind == BK_STEP_NFC || kind == BK_STEP_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE)
-                | (kind == BK_STEP_NFKC || kind == BK_STEP_NFKD ? UTF8PROC_COMPAT : 0);
+    int options = UTF8PROC_STABLE
+                  | (kind == BK_STEP_NFC || kind == BK_STEP_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE)
+                  | (kind == BK_STEP_NFKC || kind == BK_STEP_NFKD ? UTF8PROC_COMPAT : 0);
     for (size_t at = 0, n; at < len; at += n) {
         bool valid;
         n = bk_utf8_run(text + at, len - at, &valid);
@@ -77,10 +80,11 @@ static bk_status normalize_unicode(bk_step_kind kind, const char *text, size_t l
             continue;
         }
         utf8proc_uint8_t *norm = NULL;
-        utf8proc_ssize_t norm_len = utf8proc_map((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)n, &norm, options);
+        utf8proc_ssize_t norm_len =
+            utf8proc_map((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)n, &norm, options);
         if (norm_len < 0)
-            return bk_fail(err, norm_len == UTF8PROC_ERROR_NOMEM ? BK_ENOMEM : BK_EFORMAT, "Unicode normalization of %zu bytes: %s", n,
-                           utf8proc_errmsg(norm_len));
+            return bk_fail(err, norm_len == UTF8PROC_ERROR_NOMEM ? BK_ENOMEM : BK_EFORMAT,
+                           "Unicode normalization of %zu bytes: %s", n, utf8proc_errmsg(norm_len));
         bk_status s = bk_buffer_put(out, (const char *)norm, (size_t)norm_len, err);
         free(norm);
         BK_TRY(s);
@@ -97,7 +101,8 @@ typedef struct replacing {
 static bk_status replace_part(void *ctx, size_t start, size_t end, bool match, bk_error *err)
 {
     replacing *r = ctx;
-    return match ? bk_buffer_put(r->out, r->step->text, r->step->len, err) : bk_buffer_put(r->out, r->text + start, end - start, err);
+    return match ? bk_buffer_put(r->out, r->step->text, r->step->len, err)
+                 : bk_buffer_put(r->out, r->text + start, end - start, err);
 }
 
 static bool begins_with(const char *text, size_t len, const bk_step *step)
@@ -105,14 +110,17 @@ static bool begins_with(const char *text, size_t len, const bk_step *step)
     return len >= step->len && memcmp(text, step->text, step->len) == 0;
 }
 
-static bk_status rewrite(const bk_step *step, bk_matcher *m, const char *text, size_t len, bk_place place, bk_buffer *out, bk_error *err)
+static bk_status rewrite(const bk_step *step, bk_matcher *m, const char *text, size_t len, bk_place place,
+                         bk_buffer *out, bk_error *err)
 {
     switch (step->kind) {
     case BK_STEP_PREPEND:
         if (!(step->unless_there && begins_with(text, len, step)) && (place.first || !step->first_only))
             BK_TRY(bk_buffer_put(out, step->text, step->len, err));
         return bk_buffer_put(out, text, len, err);
-    case BK_STEP_REPLACE: return bk_regex_parts(step->regex, m, text, len, place.offset, replace_part, &(replacing){step, text, out}, err);
+    case BK_STEP_REPLACE:
+        return bk_regex_parts(step->regex, m, text, len, place.offset, replace_part, &(replacing){step, text, out},
+                              err);
     default: return normalize_unicode(step->kind, text, len, out, err);
     }
 }
@@ -140,7 +148,8 @@ typedef struct splitting {
 
 static bk_status flush(const splitting *s, bk_error *err)
 {
-    return go_on(s->rest, s->text + s->start, s->end - s->start, (bk_place){s->place.offset + s->start, s->place.first && s->start == 0}, err);
+    return go_on(s->rest, s->text + s->start, s->end - s->start,
+                 (bk_place){s->place.offset + s->start, s->place.first && s->start == 0}, err);
 }
 
 static bool joins(const splitting *s, bool match)
@@ -194,8 +203,8 @@ static bk_status go_on(const run *r, const char *text, size_t len, bk_place plac
     return s;
 }
 
-bk_status bk_steps_run(const bk_steps *s, bk_matcher *m, const char *text, size_t len, bk_place place, bk_word_fn word, void *ctx,
-                       bk_error *err)
+bk_status bk_steps_run(const bk_steps *s, bk_matcher *m, const char *text, size_t len, bk_place place, bk_word_fn word,
+                       void *ctx, bk_error *err)
 {
     return go_on(&(run){s, 0, m, word, ctx}, text, len, place, err);
 }

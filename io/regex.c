@@ -17,13 +17,15 @@ struct bk_matcher {
     pcre2_match_context *limits;
 };
 
-/* Classes that the two libraries understand differently, as Oniguruma has them (PCRE2's \s has U+180E, its \w neither marks nor all that is alphabetic, its \h is a blank). */
+/* Classes that the two libraries understand differently, as Oniguruma has them (PCRE2's \s has U+180E, its \w neither
+ * marks nor all that is alphabetic, its \h is a blank). */
 static const struct {
     char letter;
     const char *body;
 } classes[] = {
     {'s', "\\t-\\r\\x{85}\\p{Z}"},
-    {'w', "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"},
+    {'w', "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-"
+          "\\x{1F189}"},
     {'h', "0-9a-fA-F"},
 };
 
@@ -79,7 +81,10 @@ static bk_status translate(const char *s, size_t len, char *out, size_t *out_len
         if (in_class) {
             bool posix = s[i] == '[' && i + 1 < len && s[i + 1] == ':';
             if ((s[i] == '[' && !posix) || (s[i] == '&' && i + 1 < len && s[i + 1] == '&'))
-                return bk_fail(err, BK_EUNSUP, "the expression '%s' nests or intersects character classes (at byte %zu), which PCRE2 cannot", s, i);
+                return bk_fail(
+                    err, BK_EUNSUP,
+                    "the expression '%s' nests or intersects character classes (at byte %zu), which PCRE2 cannot", s,
+                    i);
             if (posix) {
                 const char *end = strstr(s + i, ":]");
                 size_t n = end ? (size_t)(end + 2 - (s + i)) : len - i;
@@ -93,7 +98,9 @@ static bk_status translate(const char *s, size_t len, char *out, size_t *out_len
         } else if (s[i] == '[') {
             in_class = class_start = true;
         } else if (s[i] == '}' && i + 1 < len && s[i + 1] == '+') {
-            return bk_fail(err, BK_EUNSUP, "the expression '%s' has a quantifier {n,m}+ (at byte %zu), which libraries read differently", s, i);
+            return bk_fail(
+                err, BK_EUNSUP,
+                "the expression '%s' has a quantifier {n,m}+ (at byte %zu), which libraries read differently", s, i);
         }
         out[at++] = s[i++];
     }
@@ -185,8 +192,8 @@ void bk_matcher_free(bk_matcher *m)
 }
 
 /* The parts of a run of valid UTF-8 that begins at `base` of the text. */
-static bk_status parts_of_run(const bk_regex *r, bk_matcher *m, const char *run, size_t len, size_t base, size_t offset, bk_part_fn part,
-                              void *ctx, bk_error *err)
+static bk_status parts_of_run(const bk_regex *r, bk_matcher *m, const char *run, size_t len, size_t base, size_t offset,
+                              bk_part_fn part, void *ctx, bk_error *err)
 {
     size_t done = 0, from = 0;
     while (from <= len) {
@@ -196,11 +203,12 @@ static bk_status parts_of_run(const bk_regex *r, bk_matcher *m, const char *run,
         if (rc < 0) {
             char why[160] = "";
             pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
-            return bk_fail(err, BK_EFORMAT, "the regular expression '%s' fails on the text at byte %zu: %s", r->source, offset + base + from, why);
+            return bk_fail(err, BK_EFORMAT, "the regular expression '%s' fails on the text at byte %zu: %s", r->source,
+                           offset + base + from, why);
         }
         const PCRE2_SIZE *found = pcre2_get_ovector_pointer(m->data);
         const size_t hit[2] = {found[0], found[1]}; /* `part` may match with the same data */
-        if (hit[0] < done || hit[1] < hit[0]) /* \K inside a look-around */
+        if (hit[0] < done || hit[1] < hit[0])       /* \K inside a look-around */
             return bk_fail(err, BK_EUNSUP, "the regular expression '%s' matches backwards", r->source);
         if (hit[0] > done) BK_TRY(part(ctx, base + done, base + hit[0], false, err));
         BK_TRY(part(ctx, base + hit[0], base + hit[1], true, err));
@@ -213,13 +221,14 @@ static bk_status parts_of_run(const bk_regex *r, bk_matcher *m, const char *run,
     return done < len ? part(ctx, base + done, base + len, false, err) : BK_OK;
 }
 
-bk_status bk_regex_parts(const bk_regex *r, bk_matcher *m, const char *text, size_t len, size_t offset, bk_part_fn part, void *ctx,
-                         bk_error *err)
+bk_status bk_regex_parts(const bk_regex *r, bk_matcher *m, const char *text, size_t len, size_t offset, bk_part_fn part,
+                         void *ctx, bk_error *err)
 {
     for (size_t at = 0, n; at < len; at += n) {
         bool valid;
         n = bk_utf8_run(text + at, len - at, &valid);
-        BK_TRY(valid ? parts_of_run(r, m, text + at, n, at, offset, part, ctx, err) : part(ctx, at, at + n, false, err));
+        BK_TRY(valid ? parts_of_run(r, m, text + at, n, at, offset, part, ctx, err)
+                     : part(ctx, at, at + n, false, err));
     }
     return BK_OK;
 }

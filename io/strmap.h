@@ -35,7 +35,8 @@ typedef struct bk_pairmap {
     size_t mask, used;
 } bk_pairmap;
 
-/* The map of an all-zero struct is empty. Puts a new pair; the entry of a pair that is there already is kept and given in *old (else NULL). */
+/* The map of an all-zero struct is empty. Puts a new pair; the entry of a pair that is there already is kept and given
+ * in *old (else NULL). */
 bk_status bk_pairmap_put(bk_pairmap *m, bk_pair p, const bk_pair **old, bk_error *err) BK_MUST_USE;
 const bk_pair *bk_pairmap_get(const bk_pairmap *m, int32_t left, int32_t right); /* NULL if absent */
 void bk_pairmap_free(bk_pairmap *m);

@@ -110,7 +110,8 @@ static bk_status put_json_ids(loader *l, const bk_json *ids, bk_error *err)
     for (size_t i = 0; i < bk_json_size(ids); i++) {
         int64_t id = bk_json_int(bk_json_at(ids, i), -1);
         if (id < 0 || id >= bk_tokenizer_size(l->tok))
-            return bk_fail(err, BK_EFORMAT, "ids[%zu] is no token id (0 .. %lld)", i, (long long)bk_tokenizer_size(l->tok) - 1);
+            return bk_fail(err, BK_EFORMAT, "ids[%zu] is no token id (0 .. %lld)", i,
+                           (long long)bk_tokenizer_size(l->tok) - 1);
         BK_TRY(put_ids(l, &(int32_t){(int32_t)id}, 1, err));
     }
     return BK_OK;
@@ -120,7 +121,9 @@ static bk_status put_json_doc(loader *l, const bk_json *doc, bk_error *err)
 {
     const bk_json *text = bk_json_get(doc, "text"), *ids = bk_json_get(doc, "ids");
     bool is_text = bk_json_kind_of(text) == BK_JSON_STRING, is_ids = bk_json_kind_of(ids) == BK_JSON_ARRAY;
-    if (is_text == is_ids) return bk_fail(err, BK_EFORMAT, "%s", is_text ? "both \"text\" and \"ids\"" : "no string \"text\" and no list \"ids\"");
+    if (is_text == is_ids)
+        return bk_fail(err, BK_EFORMAT, "%s",
+                       is_text ? "both \"text\" and \"ids\"" : "no string \"text\" and no list \"ids\"");
     size_t len;
     const char *bytes = bk_json_bytes(text, &len);
     BK_TRY(start_doc(l, err));
@@ -132,7 +135,8 @@ static bk_status load_line(loader *l, int64_t line, const char *text, size_t len
     bk_error e = {0};
     bk_json *doc;
     if (bk_json_parse(text, len, "", &doc, &e)) /* ":1:column: what" */
-        return bk_fail(err, e.code, "%s:%lld:%s", l->path, (long long)line, strncmp(e.msg, ":1:", 3) == 0 ? e.msg + 3 : e.msg);
+        return bk_fail(err, e.code, "%s:%lld:%s", l->path, (long long)line,
+                       strncmp(e.msg, ":1:", 3) == 0 ? e.msg + 3 : e.msg);
     bk_status s = put_json_doc(l, doc, &e);
     bk_json_free(doc);
     return s ? bk_fail(err, s, "%s:%lld:1: %s", l->path, (long long)line, e.msg) : BK_OK;
@@ -170,19 +174,22 @@ static bk_status load_bytes(loader *l, const char *text, size_t len, bk_error *e
     } else if (load_txt(l, text + bom, len - bom, err)) {
         return bk_error_prefix(err, "%s", l->path);
     }
-    if (!t->doc_start && !(t->doc_start = malloc(sizeof *t->doc_start))) return bk_fail(err, BK_ENOMEM, "no memory for a text");
+    if (!t->doc_start && !(t->doc_start = malloc(sizeof *t->doc_start)))
+        return bk_fail(err, BK_ENOMEM, "no memory for a text");
     t->doc_start[t->n_docs] = t->n;
     t->ledger.documents = t->n_docs;
     t->ledger.tokens = t->n;
     return BK_OK;
 }
 
-bk_status bk_text_load(const char *path, const bk_tokenizer *tok, const bk_text_options *opt, bk_text *out, bk_error *err)
+bk_status bk_text_load(const char *path, const bk_tokenizer *tok, const bk_text_options *opt, bk_text *out,
+                       bk_error *err)
 {
     char *text;
     size_t len;
     *out = (bk_text){0};
-    if (opt->bos && bk_tokenizer_bos(tok) < 0) return bk_fail(err, BK_EINVAL, "%s: a BOS is asked for, but the tokenizer has none", path);
+    if (opt->bos && bk_tokenizer_bos(tok) < 0)
+        return bk_fail(err, BK_EINVAL, "%s: a BOS is asked for, but the tokenizer has none", path);
     BK_TRY(bk_file_slurp(path, MAX_FILE, &text, &len, err));
     bk_status s = load_bytes(&(loader){.path = path, .tok = tok, .opt = opt, .out = out}, text, len, err);
     free(text);

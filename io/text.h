@@ -1,15 +1,18 @@
-/* Texts and samples: windows of token ids, with a ledger that says what was asked, kept and dropped (decisions 9, 17, 18). */
+/* Texts and samples: windows of token ids, with a ledger that says what was asked, kept and dropped (decisions 9, 17,
+ * 18). */
 #ifndef BK_TEXT_H
 #define BK_TEXT_H
 
 #include "io/tokenizer.h"
 
 typedef struct bk_text_options {
-    bool bos;           /* one BOS at the start of the whole text (of each document for .jsonl) when the tokenizer's add_bos says so and no prefix is active: the caller decides */
+    bool bos;           /* one BOS at the start of the whole text (of each document for .jsonl): the caller decides,
+                           by the tokenizer's add_bos and whether a prefix is active */
     bool parse_special; /* special-token strings become special tokens */
     bool strip_bos;     /* BOS ids inside the text are removed */
-    const char *join;   /* NULL: bytes as they are; else the rows of a .txt are joined with this string (the papers' WikiText protocol: "\n\n");
-                           rows as in the published data set: lines with their newline, blank lines as "" */
+    const char *join;   /* NULL: bytes as they are; else the rows of a .txt are joined with this string (the papers'
+                           WikiText protocol: "\n\n"), rows as in the published data set: lines with their newline,
+                           blank lines as "" */
 } bk_text_options;
 
 typedef struct bk_ledger {
@@ -26,8 +29,8 @@ typedef struct bk_samples {
     bk_ledger ledger;
 } bk_samples;
 
-/* A tokenized text: .txt is one document, .jsonl one per line with a string field "text" or an array field "ids" (line number in errors). A UTF-8 BOM at
- * the start is dropped; CRLF and NUL are kept as they are. */
+/* A tokenized text: .txt is one document, .jsonl one per line with a string field "text" or an array field "ids" (line
+ * number in errors). A UTF-8 BOM at the start is dropped; CRLF and NUL are kept as they are. */
 typedef struct bk_text {
     int32_t *ids;
     int64_t n;
@@ -36,17 +39,22 @@ typedef struct bk_text {
     bk_ledger ledger;
 } bk_text;
 
-/* BK_EINVAL: bos without a BOS in the tokenizer, join with .jsonl. BK_EFORMAT: what cannot be read or encoded (line, byte). An empty text is none. */
-bk_status bk_text_load(const char *path, const bk_tokenizer *tok, const bk_text_options *opt, bk_text *out, bk_error *err) BK_MUST_USE;
+/* BK_EINVAL: bos without a BOS in the tokenizer, join with .jsonl. BK_EFORMAT: what cannot be read or encoded (line,
+ * byte). An empty text is no error. */
+bk_status bk_text_load(const char *path, const bk_tokenizer *tok, const bk_text_options *opt, bk_text *out,
+                       bk_error *err) BK_MUST_USE;
 void bk_text_free(bk_text *t);
 
-/* Perplexity windows: all documents in one row, non-overlapping windows from the start, tail dropped; windows < 0 = all. BK_EINVAL if there is not one. */
+/* Perplexity windows: all documents in one row, non-overlapping windows from the start, tail dropped; windows < 0 =
+ * all. BK_EINVAL if there is not one. */
 bk_status bk_samples_windows(const bk_text *t, int64_t seqlen, int64_t windows, bk_samples *out, bk_error *err) BK_MUST_USE;
 
-/* Training samples: non-overlapping windows inside documents at seeded offsets, in seeded order (decision 18); `skip` leaves the first
- * `skip` samples of that order out, so that validation (skip = number of training samples) is disjoint from training. Fewer than asked is no error here (the ledger tells),
- * none is BK_EINVAL. Same (text, seqlen, seed) gives the same order whatever n and skip. */
-bk_status bk_samples_draw(const bk_text *t, int64_t seqlen, int64_t n, int64_t skip, uint64_t seed, bk_samples *out, bk_error *err) BK_MUST_USE;
+/* Training samples: non-overlapping windows inside documents at seeded offsets, in seeded order (decision 18); `skip`
+ * leaves the first `skip` samples of that order out, so that validation (skip = number of training samples) is disjoint
+ * from training. Fewer than asked is no error here (the ledger tells), none is BK_EINVAL. Same (text, seqlen, seed)
+ * gives the same order whatever n and skip. */
+bk_status bk_samples_draw(const bk_text *t, int64_t seqlen, int64_t n, int64_t skip, uint64_t seed, bk_samples *out,
+                          bk_error *err) BK_MUST_USE;
 void bk_samples_free(bk_samples *s);
 
 #endif

@@ -29,7 +29,8 @@ int bk_char_to_byte(uint32_t cp)
 
 bk_status bk_tokenizer_alloc(bk_tokenizer *t, int64_t n, size_t bytes, bk_error *err)
 {
-    if (n < 1 || n > 1 << 24) return bk_fail(err, BK_EFORMAT, "a tokenizer with %lld tokens (1 to %d are possible)", (long long)n, 1 << 24);
+    if (n < 1 || n > 1 << 24)
+        return bk_fail(err, BK_EFORMAT, "a tokenizer with %lld tokens (1 to %d are possible)", (long long)n, 1 << 24);
     t->n = n;
     t->unknown = t->bos = t->eos = -1;
     t->piece = calloc((size_t)n, sizeof *t->piece);
@@ -46,7 +47,8 @@ static bk_status check_text(int64_t id, const char *text, size_t len, bk_error *
     if (len > UINT32_MAX / 2) return bk_fail(err, BK_EFORMAT, "token %lld has %zu bytes", (long long)id, len);
     if (memchr(text, 0, len)) return bk_fail(err, BK_EFORMAT, "token %lld holds a NUL byte", (long long)id);
     if (bk_utf8_run(text, len, &valid) != len || !valid)
-        return bk_fail(err, BK_EFORMAT, "token %lld ('%.*s') is not valid UTF-8", (long long)id, (int)(len < 100 ? len : 100), text);
+        return bk_fail(err, BK_EFORMAT, "token %lld ('%.*s') is not valid UTF-8", (long long)id,
+                       (int)(len < 100 ? len : 100), text);
     return BK_OK;
 }
 
@@ -55,7 +57,8 @@ bk_status bk_tokenizer_set(bk_tokenizer *t, int64_t id, const char *text, size_t
     BK_TRY(check_text(id, text, len, err));
     bk_piece *p = &t->piece[id];
     if (p->kind != BK_TOKEN_HOLE)
-        return bk_fail(err, BK_EFORMAT, "id %lld is given to two tokens, '%s' and '%.*s'", (long long)id, p->text, (int)len, text);
+        return bk_fail(err, BK_EFORMAT, "id %lld is given to two tokens, '%s' and '%.*s'", (long long)id, p->text,
+                       (int)len, text);
     char *to = t->bytes + t->bytes_used;
     memcpy(to, text, len);
     to[len] = 0;
@@ -76,7 +79,9 @@ bk_status bk_tokenizer_add_merge(bk_tokenizer *t, int32_t left, int32_t right, i
 {
     const bk_pair *old;
     BK_TRY(bk_pairmap_put(&t->bpe.merges, (bk_pair){left, right, rank, id}, &old, err));
-    if (old) return bk_fail(err, BK_EFORMAT, "merge %d ('%s' + '%s') repeats merge %d", rank, t->piece[left].text, t->piece[right].text, old->rank);
+    if (old)
+        return bk_fail(err, BK_EFORMAT, "merge %d ('%s' + '%s') repeats merge %d", rank, t->piece[left].text,
+                       t->piece[right].text, old->rank);
     return BK_OK;
 }
 
@@ -108,7 +113,8 @@ static bk_status sort_added(bk_added_list *l, bk_error *err)
     if (l->n) qsort(l->v, l->n, sizeof *l->v, by_bytes);
     for (size_t i = 1; i < l->n; i++)
         if (by_bytes(&l->v[i - 1], &l->v[i]) == 0)
-            return bk_fail(err, BK_EFORMAT, "added tokens %d and %d are both '%s'", l->v[i - 1].id, l->v[i].id, l->v[i].text);
+            return bk_fail(err, BK_EFORMAT, "added tokens %d and %d are both '%s'", l->v[i - 1].id, l->v[i].id,
+                           l->v[i].text);
     return BK_OK;
 }
 
@@ -133,7 +139,9 @@ static bk_status find_bytes(bk_tokenizer *t, bk_error *err)
     for (int64_t i = 0; i < t->n && !t->byte_level; i++) {
         if (t->piece[i].kind != BK_TOKEN_BYTE) continue;
         int b = byte_value(&t->piece[i]);
-        if (b < 0) return bk_fail(err, BK_EFORMAT, "token %lld is called a byte but reads '%s', not like '<0x0A>'", (long long)i, t->piece[i].text);
+        if (b < 0)
+            return bk_fail(err, BK_EFORMAT, "token %lld is called a byte but reads '%s', not like '<0x0A>'",
+                           (long long)i, t->piece[i].text);
         t->byte_id[b] = (int32_t)i;
     }
     return BK_OK;
@@ -258,13 +266,14 @@ static bk_status put_piece(const bk_tokenizer *t, const bk_piece *p, bool skip_s
     }
 }
 
-static bk_status decode(const bk_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, bk_buffer *out, bk_error *err)
+static bk_status decode(const bk_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, bk_buffer *out,
+                        bk_error *err)
 {
     bool first = true;
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->n)
-            return bk_fail(err, BK_EINVAL, "id %d (number %lld of %lld) is outside the tokenizer's 0 .. %lld", ids[i], (long long)i, (long long)n,
-                           (long long)t->n - 1);
+            return bk_fail(err, BK_EINVAL, "id %d (number %lld of %lld) is outside the tokenizer's 0 .. %lld", ids[i],
+                           (long long)i, (long long)n, (long long)t->n - 1);
         BK_TRY(put_piece(t, &t->piece[ids[i]], skip_special, out, err));
         bool strip = first && t->strip_space && t->piece[ids[i]].kind == BK_TOKEN_NORMAL && out->data[0] == ' ';
         first &= out->len == 0;
@@ -273,7 +282,8 @@ static bk_status decode(const bk_tokenizer *t, const int32_t *ids, int64_t n, bo
     return bk_buffer_put(out, "", 1, err);
 }
 
-bk_status bk_tokenizer_decode(const bk_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, char **text, size_t *len, bk_error *err)
+bk_status bk_tokenizer_decode(const bk_tokenizer *t, const int32_t *ids, int64_t n, bool skip_special, char **text,
+                              size_t *len, bk_error *err)
 {
     bk_buffer out = {0};
     bk_status s = decode(t, ids, n, skip_special, &out, err);

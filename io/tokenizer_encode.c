@@ -1,5 +1,5 @@
-/* Encoding: added tokens are cut out, the text between them is normalized, cut at normalized added tokens, split into words, and each word
- * becomes characters (or bytes) that are merged. */
+/* Encoding: added tokens are cut out, the text between them is normalized, cut at normalized added tokens, split into
+ * words, and each word becomes characters (or bytes) that are merged. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,8 @@ static bk_status flush_word(encoder *e, bk_error *err)
 /* No merge reaches across two characters that stand side by side in no token: the word falls apart there. */
 static bk_status put_symbol(encoder *e, int32_t id, bk_error *err)
 {
-    if (e->word.n > 0 && !bk_pairmap_get(&e->t->bpe.inside, e->word.sym[e->word.n - 1].id, id)) BK_TRY(flush_word(e, err));
+    if (e->word.n > 0 && !bk_pairmap_get(&e->t->bpe.inside, e->word.sym[e->word.n - 1].id, id))
+        BK_TRY(flush_word(e, err));
     return bk_word_push(&e->word, id, err);
 }
 
@@ -56,12 +57,17 @@ static bk_status no_token(const char *s, size_t len, size_t offset, bk_error *er
 {
     uint32_t cp;
     if (len > 1 && bk_utf8_char(s, len, &cp))
-        return bk_fail(err, BK_EFORMAT, "the character U+%04X at byte %zu of the text has no token, and the tokenizer no unknown token", cp, offset);
-    return bk_fail(err, BK_EFORMAT, "the byte 0x%02X at byte %zu of the text has no token, and the tokenizer no unknown token; remove it", (unsigned char)*s,
-                   offset);
+        return bk_fail(err, BK_EFORMAT,
+                       "the character U+%04X at byte %zu of the text has no token, and the tokenizer no unknown token",
+                       cp, offset);
+    return bk_fail(
+        err, BK_EFORMAT,
+        "the byte 0x%02X at byte %zu of the text has no token, and the tokenizer no unknown token; remove it",
+        (unsigned char)*s, offset);
 }
 
-/* One character of a word, or one byte of a byte-level word: its own token, its bytes, or unknown. *unknown: so was the one before. */
+/* One character of a word, or one byte of a byte-level word: its own token, its bytes, or unknown. *unknown: so was the
+ * one before. */
 static bk_status put_char(encoder *e, const char *s, size_t len, size_t offset, bool *unknown, bk_error *err)
 {
     const bk_tokenizer *t = e->t;
@@ -112,7 +118,8 @@ static bk_status encode_word(void *ctx, const char *word, size_t len, bk_place p
     return flush_word(e, err);
 }
 
-/* The longest added token at the start of a text. The list is sorted, so that the candidates are a range that narrows byte by byte. */
+/* The longest added token at the start of a text. The list is sorted, so that the candidates are a range that narrows
+ * byte by byte. */
 static const bk_added *added_at(const bk_added_list *l, const char *text, size_t len, bool special)
 {
     const bk_added *best = NULL;
@@ -149,8 +156,8 @@ static const bk_added *added_at(const bk_added_list *l, const char *text, size_t
 /* Unicode's White_Space. */
 static bool is_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029
-        || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a)
+           || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 static size_t skip_spaces(const char *text, size_t at, size_t len)
@@ -173,7 +180,8 @@ static size_t back_over_spaces(const char *text, size_t at, size_t start)
 }
 
 /* Cuts a text at the added tokens of a list; what lies between goes to `rest`. */
-static bk_status cut(encoder *e, const bk_added_list *l, const char *text, size_t len, bk_place place, bk_word_fn rest, bk_error *err)
+static bk_status cut(encoder *e, const bk_added_list *l, const char *text, size_t len, bk_place place, bk_word_fn rest,
+                     bk_error *err)
 {
     size_t start = 0;
     for (size_t at = 0; at < len && l->n;) {
@@ -183,11 +191,15 @@ static bk_status cut(encoder *e, const bk_added_list *l, const char *text, size_
             continue;
         }
         size_t end = a->lstrip ? back_over_spaces(text, at, start) : at;
-        if (end > start) BK_TRY(rest(e, text + start, end - start, (bk_place){place.offset + start, place.first && start == 0}, err));
+        if (end > start)
+            BK_TRY(
+                rest(e, text + start, end - start, (bk_place){place.offset + start, place.first && start == 0}, err));
         BK_TRY(put_id(e, a->id, err));
         start = at = a->rstrip ? skip_spaces(text, at + a->len, len) : at + a->len;
     }
-    return start < len ? rest(e, text + start, len - start, (bk_place){place.offset + start, place.first && start == 0}, err) : BK_OK;
+    return start < len
+               ? rest(e, text + start, len - start, (bk_place){place.offset + start, place.first && start == 0}, err)
+               : BK_OK;
 }
 
 static bk_status encode_words(void *ctx, const char *text, size_t len, bk_place place, bk_error *err)
@@ -217,10 +229,13 @@ static bk_status check_utf8(const bk_tokenizer *t, const char *text, size_t len,
     if (valid || t->byte_level || len == 0) return BK_OK;
     at = bk_utf8_run(text, len, &valid);
     if (!valid) at = 0;
-    return at == len ? BK_OK : bk_fail(err, BK_EFORMAT, "the text is no valid UTF-8 at byte %zu (0x%02X)", at, (unsigned char)text[at]);
+    return at == len ? BK_OK
+                     : bk_fail(err, BK_EFORMAT, "the text is no valid UTF-8 at byte %zu (0x%02X)", at,
+                               (unsigned char)text[at]);
 }
 
-bk_status bk_tokenizer_encode(const bk_tokenizer *t, const char *text, size_t len, bool parse_special, int32_t **ids, int64_t *n, bk_error *err)
+bk_status bk_tokenizer_encode(const bk_tokenizer *t, const char *text, size_t len, bool parse_special, int32_t **ids,
+                              int64_t *n, bk_error *err)
 {
     encoder e = {.t = t, .special = parse_special};
     *ids = NULL;

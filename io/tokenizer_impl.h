@@ -70,21 +70,25 @@ int bk_char_to_byte(uint32_t cp);
 /* Makes the table of n tokens, all holes, with room for `bytes` bytes of text (without terminators). */
 bk_status bk_tokenizer_alloc(bk_tokenizer *t, int64_t n, size_t bytes, bk_error *err) BK_MUST_USE;
 /* Fills id. BK_EFORMAT for text that is empty, no UTF-8 or holds NUL, and for a text or an id given twice. */
-bk_status bk_tokenizer_set(bk_tokenizer *t, int64_t id, const char *text, size_t len, bk_token_kind kind, bk_error *err) BK_MUST_USE;
+bk_status bk_tokenizer_set(bk_tokenizer *t, int64_t id, const char *text, size_t len, bk_token_kind kind,
+                           bk_error *err) BK_MUST_USE;
 /* The id of a text that the model may produce (normal or user-defined), -1 if there is none. */
 int32_t bk_tokenizer_plain(const bk_tokenizer *t, const char *text, size_t len);
-bk_status bk_tokenizer_add_merge(bk_tokenizer *t, int32_t left, int32_t right, int32_t rank, int32_t id, bk_error *err) BK_MUST_USE;
+bk_status bk_tokenizer_add_merge(bk_tokenizer *t, int32_t left, int32_t right, int32_t rank, int32_t id,
+                                 bk_error *err) BK_MUST_USE;
 bk_status bk_tokenizer_add_added(bk_added_list *l, const char *text, size_t len, bk_added a, bk_error *err) BK_MUST_USE;
 /* After tokens, merges and added tokens are in: byte tables and the lists that encoding needs. */
 bk_status bk_tokenizer_finish(bk_tokenizer *t, bk_error *err) BK_MUST_USE;
 
 /* tokenizer.json and tokenizer_config.json (or NULL); the documents may be freed afterwards. */
-bk_status bk_tokenizer_from_json(const bk_json *tokenizer, const bk_json *config, bk_tokenizer **out, bk_error *err) BK_MUST_USE;
+bk_status bk_tokenizer_from_json(const bk_json *tokenizer, const bk_json *config, bk_tokenizer **out,
+                                 bk_error *err) BK_MUST_USE;
 
 /* Normalizer and pre-tokenizer of a tokenizer.json; what is not supported is BK_EUNSUP by name. */
 bk_status bk_tokenizer_load_steps(bk_tokenizer *t, const bk_json *tokenizer, bk_error *err) BK_MUST_USE;
 
-/* Merges of a SentencePiece model: every way to cut a token into two tokens, ranked by the token's score (equal scores, equal rank). */
+/* Merges of a SentencePiece model: every way to cut a token into two tokens, ranked by the token's score (equal scores,
+ * equal rank). */
 bk_status bk_tokenizer_merges_from_scores(bk_tokenizer *t, bk_error *err) BK_MUST_USE;
 
 #endif

@@ -18,7 +18,8 @@ static bk_status token_id(const bk_json *v, const char *what, int64_t *id, bk_er
     return BK_OK;
 }
 
-static bk_status added_content(const bk_json *added, size_t i, const char **text, size_t *len, int64_t *id, bk_error *err)
+static bk_status added_content(const bk_json *added, size_t i, const char **text, size_t *len, int64_t *id,
+                               bk_error *err)
 {
     const bk_json *a = bk_json_at(added, i);
     char what[64];
@@ -92,7 +93,8 @@ static bk_status load_added(bk_tokenizer *t, const bk_json *added, bk_error *err
         bk_token_kind kind = special ? BK_TOKEN_CONTROL : BK_TOKEN_USER;
         int32_t there = bk_strmap_get(&t->by_text, text, len);
         if (there >= 0 && there != id)
-            return bk_fail(err, BK_EFORMAT, "added token '%s' has the id %lld, but %d in the vocabulary", text, (long long)id, there);
+            return bk_fail(err, BK_EFORMAT, "added token '%s' has the id %lld, but %d in the vocabulary", text,
+                           (long long)id, there);
         if (there >= 0)
             t->piece[id].kind = (uint8_t)kind;
         else
@@ -101,8 +103,9 @@ static bk_status load_added(bk_tokenizer *t, const bk_json *added, bk_error *err
                       .special = special,
                       .lstrip = bk_json_bool(bk_json_get(j, "lstrip"), false),
                       .rstrip = bk_json_bool(bk_json_get(j, "rstrip"), false)};
-        BK_TRY(bk_json_bool(bk_json_get(j, "normalized"), !special) ? add_normalized(t, text, len, a, err)
-                                                                    : bk_tokenizer_add_added(&t->added, text, len, a, err));
+        BK_TRY(bk_json_bool(bk_json_get(j, "normalized"), !special)
+                   ? add_normalized(t, text, len, a, err)
+                   : bk_tokenizer_add_added(&t->added, text, len, a, err));
     }
     return BK_OK;
 }
@@ -133,19 +136,23 @@ static bk_status load_merge(bk_tokenizer *t, const bk_json *merge, size_t i, bk_
     joined->len = 0;
     for (int k = 0; k < 2; k++) {
         id[k] = bk_strmap_get(&t->by_text, side[k], len[k]);
-        if (id[k] < 0) return bk_fail(err, BK_EFORMAT, "model.merges[%zu]: '%.*s' is no token", i, (int)(len[k] < 200 ? len[k] : 200), side[k]);
+        if (id[k] < 0)
+            return bk_fail(err, BK_EFORMAT, "model.merges[%zu]: '%.*s' is no token", i,
+                           (int)(len[k] < 200 ? len[k] : 200), side[k]);
         BK_TRY(bk_buffer_put(joined, side[k], len[k], err));
     }
     result = bk_strmap_get(&t->by_text, joined->data, joined->len);
     if (result < 0)
-        return bk_fail(err, BK_EFORMAT, "model.merges[%zu]: its result '%.*s' is no token", i, (int)(joined->len < 200 ? joined->len : 200), joined->data);
+        return bk_fail(err, BK_EFORMAT, "model.merges[%zu]: its result '%.*s' is no token", i,
+                       (int)(joined->len < 200 ? joined->len : 200), joined->data);
     return bk_tokenizer_add_merge(t, id[0], id[1], (int32_t)i, result, err);
 }
 
 static bk_status load_merges(bk_tokenizer *t, const bk_json *merges, bk_error *err)
 {
     bk_buffer joined = {0};
-    bk_status s = bk_json_kind_of(merges) == BK_JSON_ARRAY ? BK_OK : bk_fail(err, BK_EFORMAT, "model.merges is no list");
+    bk_status s =
+        bk_json_kind_of(merges) == BK_JSON_ARRAY ? BK_OK : bk_fail(err, BK_EFORMAT, "model.merges is no list");
     for (size_t i = 0; !s && i < bk_json_size(merges); i++) s = load_merge(t, bk_json_at(merges, i), i, &joined, err);
     free(joined.data);
     return s;
@@ -154,7 +161,9 @@ static bk_status load_merges(bk_tokenizer *t, const bk_json *merges, bk_error *e
 /* Scores that bk_tokenizer_save wrote: equal ones tie, which ranks cannot express. */
 static bk_status load_scores(bk_tokenizer *t, const bk_json *scores, bk_error *err)
 {
-    if (bk_json_size(scores) != (size_t)t->n) return bk_fail(err, BK_EFORMAT, "brick_scores has %zu entries for %lld tokens", bk_json_size(scores), (long long)t->n);
+    if (bk_json_size(scores) != (size_t)t->n)
+        return bk_fail(err, BK_EFORMAT, "brick_scores has %zu entries for %lld tokens", bk_json_size(scores),
+                       (long long)t->n);
     t->score = malloc((size_t)t->n * sizeof *t->score);
     if (!t->score) return bk_fail(err, BK_ENOMEM, "no memory for %lld scores", (long long)t->n);
     for (int64_t i = 0; i < t->n; i++) {
@@ -172,15 +181,20 @@ static bk_status check_model(const bk_json *model, bk_error *err)
     const char *type = bk_json_str(bk_json_get(model, "type"), "BPE");
     if (bk_json_kind_of(model) != BK_JSON_OBJECT || bk_json_kind_of(bk_json_get(model, "vocab")) == BK_JSON_NULL)
         return bk_fail(err, BK_EFORMAT, "no model with a vocabulary");
-    if (strcmp(type, "BPE") != 0) return bk_fail(err, BK_EUNSUP, "a tokenizer model of type '%s' is not supported; BPE is", type);
-    if (bk_json_kind_of(bk_json_get(model, "vocab")) != BK_JSON_OBJECT) return bk_fail(err, BK_EFORMAT, "model.vocab is no object");
-    if (bk_json_num(bk_json_get(model, "dropout"), 0) != 0) return bk_fail(err, BK_EUNSUP, "model.dropout is not supported");
+    if (strcmp(type, "BPE") != 0)
+        return bk_fail(err, BK_EUNSUP, "a tokenizer model of type '%s' is not supported; BPE is", type);
+    if (bk_json_kind_of(bk_json_get(model, "vocab")) != BK_JSON_OBJECT)
+        return bk_fail(err, BK_EFORMAT, "model.vocab is no object");
+    if (bk_json_num(bk_json_get(model, "dropout"), 0) != 0)
+        return bk_fail(err, BK_EUNSUP, "model.dropout is not supported");
     for (size_t i = 0; i < 2; i++)
-        if (bk_json_str(bk_json_get(model, empty[i]), "")[0]) return bk_fail(err, BK_EUNSUP, "model.%s is not supported", empty[i]);
+        if (bk_json_str(bk_json_get(model, empty[i]), "")[0])
+            return bk_fail(err, BK_EUNSUP, "model.%s is not supported", empty[i]);
     return BK_OK;
 }
 
-static bk_status load_model(bk_tokenizer *t, const bk_json *model, const bk_json *added, const bk_json *scores, bk_error *err)
+static bk_status load_model(bk_tokenizer *t, const bk_json *model, const bk_json *added, const bk_json *scores,
+                            bk_error *err)
 {
     const bk_json *vocab = bk_json_get(model, "vocab"), *unknown = bk_json_get(model, "unk_token");
     int64_t n;
@@ -206,7 +220,8 @@ static bk_status named_token(const bk_tokenizer *t, const bk_json *config, const
     *id = -1;
     if (bk_json_kind_of(v) == BK_JSON_NULL) return BK_OK;
     if (text) *id = bk_strmap_get(&t->by_text, text, len);
-    return *id < 0 ? bk_fail(err, BK_EFORMAT, "tokenizer_config.json: %s ('%s') is no token", key, text ? text : "?") : BK_OK;
+    return *id < 0 ? bk_fail(err, BK_EFORMAT, "tokenizer_config.json: %s ('%s') is no token", key, text ? text : "?")
+                   : BK_OK;
 }
 
 /* The special token that a post-processor puts first, -1 if there is none. */
@@ -224,10 +239,12 @@ static bk_status first_special(const bk_tokenizer *t, const bk_json *post, int32
         return BK_OK;
     }
     if (strcmp(type, "ByteLevel") == 0) return BK_OK;
-    if (strcmp(type, "TemplateProcessing") != 0) return bk_fail(err, BK_EUNSUP, "post_processor '%s' is not supported", type);
+    if (strcmp(type, "TemplateProcessing") != 0)
+        return bk_fail(err, BK_EUNSUP, "post_processor '%s' is not supported", type);
     const bk_json *first = bk_json_get(bk_json_at(single, 0), "SpecialToken");
     if (!first) return BK_OK;
-    if (bk_json_get(bk_json_at(single, 1), "SpecialToken")) return bk_fail(err, BK_EUNSUP, "post_processor: two special tokens before the text are not supported");
+    if (bk_json_get(bk_json_at(single, 1), "SpecialToken"))
+        return bk_fail(err, BK_EUNSUP, "post_processor: two special tokens before the text are not supported");
     size_t len;
     const char *text = bk_json_bytes(bk_json_get(first, "id"), &len);
     *id = text ? bk_strmap_get(&t->by_text, text, len) : -1;
@@ -269,7 +286,8 @@ bk_status bk_tokenizer_from_json(const bk_json *tokenizer, const bk_json *config
     return s;
 }
 
-static bk_status from_files(const char *dir, const char *path, const char *config_path, bk_tokenizer **out, bk_error *err)
+static bk_status from_files(const char *dir, const char *path, const char *config_path, bk_tokenizer **out,
+                            bk_error *err)
 {
     bk_json *tokenizer, *config = NULL;
     BK_TRY(bk_json_load(path, &tokenizer, err));
@@ -294,7 +312,8 @@ bk_status bk_tokenizer_from_folder(const char *dir, bk_tokenizer **out, bk_error
 {
     *out = NULL;
     char *path = bk_path_join(dir, "tokenizer.json"), *config = bk_path_join(dir, "tokenizer_config.json");
-    bk_status s = path && config ? from_files(dir, path, config, out, err) : bk_fail(err, BK_ENOMEM, "no memory for a path");
+    bk_status s =
+        path && config ? from_files(dir, path, config, out, err) : bk_fail(err, BK_ENOMEM, "no memory for a path");
     free(path);
     free(config);
     return s;

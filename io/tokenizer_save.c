@@ -129,7 +129,8 @@ static bk_json *post_processor(const bk_tokenizer *t)
 {
     if (!t->add_bos) return t->byte_level ? byte_level() : bk_json_null();
     const char *bos = t->piece[t->bos].text;
-    bk_json *o = typed("TemplateProcessing"), *specials = bk_json_object(), *s = bk_json_object(), *ids = bk_json_array(), *tokens = bk_json_array();
+    bk_json *o = typed("TemplateProcessing"), *specials = bk_json_object(), *s = bk_json_object(),
+            *ids = bk_json_array(), *tokens = bk_json_array();
     bk_json_push(ids, bk_json_of_int(t->bos));
     bk_json_push(tokens, str(bos));
     bk_json_set(s, "id", str(bos));
@@ -163,7 +164,8 @@ static int by_rank(const void *x, const void *y)
 {
     const bk_pair *a = x, *b = y;
     if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
-    return a->left != b->left ? (a->left > b->left) - (a->left < b->left) : (a->right > b->right) - (a->right < b->right);
+    return a->left != b->left ? (a->left > b->left) - (a->left < b->left)
+                              : (a->right > b->right) - (a->right < b->right);
 }
 
 static bk_json *merges(const bk_tokenizer *t)
@@ -251,7 +253,8 @@ static bk_status copy(const bk_tokenizer *t, const char *name, const char *path,
 {
     char *from = bk_path_join(t->folder, name);
     if (!from) return bk_fail(err, BK_ENOMEM, "no memory for a path");
-    bk_status s = bk_exists(from) ? bk_copy_file(from, path, err) : bk_fail(err, BK_EIO, "%s is gone since the tokenizer was read", from);
+    bk_status s = bk_exists(from) ? bk_copy_file(from, path, err)
+                                  : bk_fail(err, BK_EIO, "%s is gone since the tokenizer was read", from);
     free(from);
     return s;
 }
@@ -269,7 +272,8 @@ static bk_status save(const bk_tokenizer *t, const char *path, const char *confi
 bk_status bk_tokenizer_save(const bk_tokenizer *t, const char *dir, bk_error *err)
 {
     char *path = bk_path_join(dir, "tokenizer.json"), *config_path = bk_path_join(dir, "tokenizer_config.json");
-    bk_status s = path && config_path ? save(t, path, config_path, err) : bk_fail(err, BK_ENOMEM, "no memory for a path");
+    bk_status s =
+        path && config_path ? save(t, path, config_path, err) : bk_fail(err, BK_ENOMEM, "no memory for a path");
     free(path);
     free(config_path);
     return s;

@@ -1,4 +1,5 @@
-/* The merges that a SentencePiece BPE model implies: it joins any two neighbours whose text together is a token, best score first. */
+/* The merges that a SentencePiece BPE model implies: it joins any two neighbours whose text together is a token, best
+ * score first. */
 #include <stdlib.h>
 
 #include "io/tokenizer_impl.h"
@@ -19,7 +20,8 @@ static int by_score(const void *x, const void *y)
 static bk_status cut_token(bk_tokenizer *t, int32_t id, int32_t rank, bk_error *err)
 {
     const bk_piece *p = &t->piece[id];
-    for (size_t at = bk_utf8_char(p->text, p->len, NULL); at < p->len; at += bk_utf8_char(p->text + at, p->len - at, NULL)) {
+    for (size_t at = bk_utf8_char(p->text, p->len, NULL); at < p->len;
+         at += bk_utf8_char(p->text + at, p->len - at, NULL)) {
         int32_t left = bk_tokenizer_plain(t, p->text, at), right = bk_tokenizer_plain(t, p->text + at, p->len - at);
         if (left >= 0 && right >= 0) BK_TRY(bk_tokenizer_add_merge(t, left, right, rank, id, err));
     }
@@ -30,7 +32,8 @@ static bk_status add_merges(bk_tokenizer *t, scored *list, bk_error *err)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < t->n; i++)
-        if (t->piece[i].kind == BK_TOKEN_NORMAL || t->piece[i].kind == BK_TOKEN_USER) list[n++] = (scored){t->score[i], (int32_t)i};
+        if (t->piece[i].kind == BK_TOKEN_NORMAL || t->piece[i].kind == BK_TOKEN_USER)
+            list[n++] = (scored){t->score[i], (int32_t)i};
     qsort(list, (size_t)n, sizeof *list, by_score);
     int32_t rank = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -50,7 +50,8 @@ static bk_status load_normalizer(bk_tokenizer *t, const bk_json *j, int depth, b
         return BK_OK;
     }
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-        if (strcmp(type, forms[i]) == 0) return bk_steps_add(&t->normalizer, (bk_step_kind)(BK_STEP_NFC + i), &(bk_step *){0}, err);
+        if (strcmp(type, forms[i]) == 0)
+            return bk_steps_add(&t->normalizer, (bk_step_kind)(BK_STEP_NFC + i), &(bk_step *){0}, err);
     if (strcmp(type, "Prepend") == 0) {
         t->strip_space = true;
         return bk_steps_prepend(&t->normalizer, bk_json_str(bk_json_get(j, "prepend"), ""), false, false, err);
@@ -66,14 +67,16 @@ static bk_status load_split(bk_tokenizer *t, const bk_json *j, bk_error *err)
     BK_TRY(pattern_of(j, &pattern, &literal, err));
     for (int b = 0; b < BK_SPLIT_BEHAVIOURS; b++)
         if (strcmp(behaviour, bk_split_names[b]) == 0)
-            return bk_steps_split(&t->pretokenizer, pattern, literal, (bk_split_behaviour)b, bk_json_bool(bk_json_get(j, "invert"), false), err);
+            return bk_steps_split(&t->pretokenizer, pattern, literal, (bk_split_behaviour)b,
+                                  bk_json_bool(bk_json_get(j, "invert"), false), err);
     return bk_fail(err, BK_EUNSUP, "Split with the behavior '%s' is not supported", behaviour);
 }
 
 static bk_status load_byte_level(bk_tokenizer *t, const bk_json *j, bk_error *err)
 {
     t->byte_level = true;
-    if (bk_json_bool(bk_json_get(j, "add_prefix_space"), true)) BK_TRY(bk_steps_prepend(&t->pretokenizer, " ", true, false, err));
+    if (bk_json_bool(bk_json_get(j, "add_prefix_space"), true))
+        BK_TRY(bk_steps_prepend(&t->pretokenizer, " ", true, false, err));
     if (!bk_json_bool(bk_json_get(j, "use_regex"), true)) return BK_OK;
     return bk_steps_split(&t->pretokenizer, BYTE_LEVEL_WORDS, false, BK_SPLIT_ISOLATED, false, err);
 }
@@ -84,7 +87,8 @@ static bk_status load_metaspace(bk_tokenizer *t, const bk_json *j, bk_error *err
     bool prefix = bk_json_bool(bk_json_get(j, "add_prefix_space"), true);
     const char *scheme = bk_json_str(bk_json_get(j, "prepend_scheme"), prefix ? "always" : "never");
     bool never = strcmp(scheme, "never") == 0, first = strcmp(scheme, "first") == 0;
-    if (!never && !first && strcmp(scheme, "always") != 0) return bk_fail(err, BK_EUNSUP, "Metaspace with the prepend_scheme '%s' is not supported", scheme);
+    if (!never && !first && strcmp(scheme, "always") != 0)
+        return bk_fail(err, BK_EUNSUP, "Metaspace with the prepend_scheme '%s' is not supported", scheme);
     BK_TRY(set_space(t, mark, err));
     BK_TRY(bk_steps_replace(&t->pretokenizer, " ", true, mark, err));
     if (!never) BK_TRY(bk_steps_prepend(&t->pretokenizer, mark, true, first, err));
@@ -108,7 +112,8 @@ static bk_status load_pretokenizer(bk_tokenizer *t, const bk_json *j, int depth,
     if (strcmp(type, "Metaspace") == 0) return load_metaspace(t, j, err);
     if (strcmp(type, "Digits") != 0) return bk_fail(err, BK_EUNSUP, "pre_tokenizer '%s' is not supported", type);
     bool each = bk_json_bool(bk_json_get(j, "individual_digits"), false);
-    return bk_steps_split(&t->pretokenizer, "\\p{N}", false, each ? BK_SPLIT_ISOLATED : BK_SPLIT_CONTIGUOUS, false, err);
+    return bk_steps_split(&t->pretokenizer, "\\p{N}", false, each ? BK_SPLIT_ISOLATED : BK_SPLIT_CONTIGUOUS, false,
+                          err);
 }
 
 bk_status bk_tokenizer_load_steps(bk_tokenizer *t, const bk_json *tokenizer, bk_error *err)

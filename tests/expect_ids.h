@@ -10,9 +10,9 @@ void encode_fails(const bk_tokenizer *t, const char *text, size_t len, const cha
 /* Decoding the ids gives the text. */
 void round_trip(const bk_tokenizer *t, const char *text, size_t len);
 
-#define expect(t, text, special, ...)                                                                        \
-    do {                                                                                                     \
-        const int32_t want_ids[] = {-1, __VA_ARGS__};                                                        \
+#define expect(t, text, special, ...)                                                                              \
+    do {                                                                                                           \
+        const int32_t want_ids[] = {-1, __VA_ARGS__};                                                              \
         expect_n(t, text, strlen(text), special, want_ids + 1, (int64_t)(sizeof want_ids / sizeof *want_ids) - 1); \
     } while (0)
 

@@ -15,7 +15,8 @@ static bk_text text;
 static bk_tokenizer *byte_tokenizer(bool with_bos)
 {
     bk_error err = {0};
-    bk_json *doc = bk_json_object(), *model = bk_json_object(), *vocab = bk_json_object(), *level = bk_json_object(), *added = bk_json_array();
+    bk_json *doc = bk_json_object(), *model = bk_json_object(), *vocab = bk_json_object(), *level = bk_json_object(),
+            *added = bk_json_array();
     bk_json *bos = bk_json_object(), *config = bk_json_object();
     for (int b = 0; b < 256; b++) {
         char c[5] = "";
@@ -79,7 +80,8 @@ static void load(const char *name, const char *data, bk_text_options opt)
     load_n(name, data, strlen(data), opt);
 }
 
-static void load_fails(const char *name, const char *data, size_t n, bk_text_options opt, bk_status code, const char *says)
+static void load_fails(const char *name, const char *data, size_t n, bk_text_options opt, bk_status code,
+                       const char *says)
 {
     bk_error err = {0};
     ck_assert_int_eq(bk_text_load(file(name, data, n), tok, &opt, &text, &err), code);
@@ -178,7 +180,8 @@ END_TEST
 
 START_TEST(documents_of_a_jsonl_file)
 {
-    load("t.jsonl", "{\"text\":\"ab\", \"other\":1}\n{\"ids\":[3,255]}\n{\"text\":\"\"}\n{\"text\":\"\\u0000\\u00e9\"}\n", plain);
+    load("t.jsonl",
+         "{\"text\":\"ab\", \"other\":1}\n{\"ids\":[3,255]}\n{\"text\":\"\"}\n{\"text\":\"\\u0000\\u00e9\"}\n", plain);
     check_ids("ab\3\xff\0\xc3\xa9", 7);
     ck_assert_int_eq(text.n_docs, 4);
     ck_assert_int_eq(text.doc_start[2], 4);
@@ -252,7 +255,8 @@ START_TEST(no_sample_at_all_is_an_error)
 {
     static const struct {
         const char *name, *text;
-    } cases[] = {{"t.txt", ""}, {"t.txt", "abc"}, {"t.jsonl", "\n\n \n"}, {"t.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"c\"}"}};
+    } cases[] = {
+        {"t.txt", ""}, {"t.txt", "abc"}, {"t.jsonl", "\n\n \n"}, {"t.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"c\"}"}};
     bk_error err = {0}, err2 = {0};
     bk_samples s;
     load(cases[_i].name, cases[_i].text, plain);

@@ -231,7 +231,8 @@ START_TEST(ids_outside_the_table_are_refused)
     char *text;
     size_t len;
     bk_tokenizer *t = byte_level_of("gpt-2");
-    ck_assert_int_eq(bk_tokenizer_decode(t, &(int32_t){(int32_t)bk_tokenizer_size(t)}, 1, false, &text, &len, &err), BK_EINVAL);
+    ck_assert_int_eq(bk_tokenizer_decode(t, &(int32_t){(int32_t)bk_tokenizer_size(t)}, 1, false, &text, &len, &err),
+                     BK_EINVAL);
     ck_assert_int_eq(bk_tokenizer_decode(t, &(int32_t){-1}, 1, false, &text, &len, NULL), BK_EINVAL);
     ck_assert_str_eq(bk_tokenizer_piece(t, -1, &len), "");
     ck_assert_str_eq(bk_tokenizer_piece(t, HE, &len), "he");
@@ -276,8 +277,8 @@ START_TEST(broken_merges_are_named)
     static const struct {
         const char *merge, *says;
     } cases[] = {
-        {"he", "merge 0 ('he')"},      {"h x", "its result"},         {"zz e", "its left side"},
-        {"h zz", "its right side"},    {"", "merge 0"},               {" ", "merge 0"},
+        {"he", "merge 0 ('he')"},   {"h x", "its result"}, {"zz e", "its left side"},
+        {"h zz", "its right side"}, {"", "merge 0"},       {" ", "merge 0"},
     };
     make_gguf m = {0};
     table t = {0};
@@ -388,8 +389,10 @@ static bk_tokenizer *sentencepiece(bool fallback, bool prefix, int32_t *base)
     static const struct {
         const char *text;
         float score;
-    } pieces[] = {{SP, -20}, {"a", -21}, {"b", -22}, {"c", -23}, {"ab", -3}, {"bc", -1}, {"abc", -9}, {SP "a", -2}, {"cc", -4}, {"aa", -4}};
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) token(&t, pieces[i].text, BK_TOKEN_NORMAL, pieces[i].score);
+    } pieces[] = {{SP, -20},  {"a", -21},  {"b", -22},   {"c", -23}, {"ab", -3},
+                  {"bc", -1}, {"abc", -9}, {SP "a", -2}, {"cc", -4}, {"aa", -4}};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        token(&t, pieces[i].text, BK_TOKEN_NORMAL, pieces[i].score);
     put_table(&m, &t, "llama");
     gguf_array(&m, "tokenizer.ggml.scores", GGUF_F32, t.n, t.score, t.n * sizeof *t.score);
     gguf_u32(&m, "tokenizer.ggml.bos_token_id", S_BOS);

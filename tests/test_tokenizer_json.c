@@ -38,7 +38,9 @@ START_TEST(ids_agree_with_hugging_face)
 }
 END_TEST
 
-#define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"\\u2581\":4,\"\\u2581a\":5,\"<unk>\":6,\"x\\\"\\n\":7,\"\\u00e9\":8}"
+#define VOCAB                                                                                                          \
+    "\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"\\u2581\":4,\"\\u2581a\":5,\"<unk>\":6,\"x\\\"\\n\":7,\"\\u00e9\":" \
+    "8}"
 #define MODEL(merges) "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\"," VOCAB ",\"merges\":[" merges "]}"
 
 static bk_status read_json(const char *tokenizer, const char *config, bk_tokenizer **out, bk_error *err)
@@ -62,7 +64,8 @@ static bk_tokenizer *from_json(const char *tokenizer, const char *config)
 
 START_TEST(merges_are_strings_or_pairs)
 {
-    static const char *const json[] = {"{" MODEL("\"a b\",\"\\u2581 a\"") "}", "{" MODEL("[\"a\",\"b\"],[\"\\u2581\",\"a\"]") "}"};
+    static const char *const json[] = {"{" MODEL("\"a b\",\"\\u2581 a\"") "}",
+                                       "{" MODEL("[\"a\",\"b\"],[\"\\u2581\",\"a\"]") "}"};
     bk_tokenizer *t = from_json(json[_i], NULL);
     expect(t, "ab", false, 3);
     expect(t, SP "a" SP "ab", false, 5, 4, 3);
@@ -93,24 +96,82 @@ START_TEST(steps_of_a_tokenizer_json)
         int n;
     } cases[] = {
         {"\"normalizer\":{\"type\":\"NFC\"}", "e\xcc\x81", {8}, 1},
-        {"\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
-         "\"content\":\"\\u2581\"}]}", "a ab", {5, 4, 3}, 3},
+        {"\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"},{"
+         "\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+         "\"content\":\"\\u2581\"}]}",
+         "a ab",
+         {5, 4, 3},
+         3},
         {"\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"c+\"},\"content\":\"b\"}", "accc", {3}, 1},
-        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"always\",\"split\":true}", "a ab", {5, 4, 3}, 3},
-        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"never\"}", "a a", {0, 5}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":\"Isolated\",\"invert\":false}", "ab", {0, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"c\"},\"behavior\":\"Removed\",\"invert\":false}", "accb", {0, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab]\"},\"behavior\":\"Removed\",\"invert\":true}", "acb", {0, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab]\"},\"behavior\":\"Contiguous\",\"invert\":false}", "cabc", {2, 3, 2}, 3},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b\"},\"behavior\":\"MergedWithPrevious\",\"invert\":false}", "abb", {3, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"MergedWithNext\",\"invert\":false}", "aab", {0, 3}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"behavior\":\"Removed\"}", "a \xc2\x85" "b", {0, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\s]\"},\"behavior\":\"Removed\"}", "a\xe1\xa0\x8e" "b", {0, 6, 1}, 3},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\S\"},\"behavior\":\"Isolated\"}", "ab", {0, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}", "abxc", {6}, 1},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w\"},\"behavior\":\"Removed\"}", "a\xe2\x92\xb6\xe2\x85\xa7\xcc\x81-", {6}, 1},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^[:alpha:]]\"},\"behavior\":\"Removed\"}", "a-b", {0, 1}, 2},
-        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x*\"},\"behavior\":\"Isolated\"}", "abxb", {0, 1, 6, 1}, 4},
+        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"always\","
+         "\"split\":true}",
+         "a ab",
+         {5, 4, 3},
+         3},
+        {"\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"never\"}",
+         "a a",
+         {0, 5},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":\"Isolated\",\"invert\":"
+         "false}",
+         "ab",
+         {0, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"c\"},\"behavior\":\"Removed\",\"invert\":"
+         "false}",
+         "accb",
+         {0, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab]\"},\"behavior\":\"Removed\",\"invert\":"
+         "true}",
+         "acb",
+         {0, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab]\"},\"behavior\":\"Contiguous\","
+         "\"invert\":false}",
+         "cabc",
+         {2, 3, 2},
+         3},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b\"},\"behavior\":\"MergedWithPrevious\","
+         "\"invert\":false}",
+         "abb",
+         {3, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"MergedWithNext\","
+         "\"invert\":false}",
+         "aab",
+         {0, 3},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"behavior\":\"Removed\"}",
+         "a \xc2\x85"
+         "b",
+         {0, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\s]\"},\"behavior\":\"Removed\"}",
+         "a\xe1\xa0\x8e"
+         "b",
+         {0, 6, 1},
+         3},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\S\"},\"behavior\":\"Isolated\"}",
+         "ab",
+         {0, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}",
+         "abxc",
+         {6},
+         1},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w\"},\"behavior\":\"Removed\"}",
+         "a\xe2\x92\xb6\xe2\x85\xa7\xcc\x81-",
+         {6},
+         1},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^[:alpha:]]\"},\"behavior\":\"Removed\"}",
+         "a-b",
+         {0, 1},
+         2},
+        {"\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x*\"},\"behavior\":\"Isolated\"}",
+         "abxb",
+         {0, 1, 6, 1},
+         4},
         {"\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":false}", "a12b", {0, 6, 6, 1}, 4},
     };
     char json[1024];
@@ -133,12 +194,17 @@ END_TEST
 
 START_TEST(added_tokens_take_white_space_along)
 {
-    bk_tokenizer *t = from_json("{\"added_tokens\":[{\"id\":9,\"content\":\"<m>\",\"lstrip\":true,\"rstrip\":true,\"normalized\":false,\"special\":false},"
-                                "{\"id\":10,\"content\":\"e\\u0301\",\"normalized\":true,\"special\":false},"
-                                "{\"id\":11,\"content\":\"<s>\",\"special\":true}],\"normalizer\":{\"type\":\"NFC\"}," MODEL("\"a b\"") "}",
-                                NULL);
+    bk_tokenizer *t = from_json(
+        "{\"added_tokens\":[{\"id\":9,\"content\":\"<m>\",\"lstrip\":true,\"rstrip\":true,\"normalized\":false,"
+        "\"special\":false},"
+        "{\"id\":10,\"content\":\"e\\u0301\",\"normalized\":true,\"special\":false},"
+        "{\"id\":11,\"content\":\"<s>\",\"special\":true}],\"normalizer\":{\"type\":\"NFC\"}," MODEL("\"a b\"") "}",
+        NULL);
     expect(t, "ab \xc2\xa0<m>\n ab", false, 3, 9, 3);
-    expect(t, "a\xc3\xa9" "a", false, 0, 10, 0);
+    expect(t,
+           "a\xc3\xa9"
+           "a",
+           false, 0, 10, 0);
     expect(t, "<s>a", true, 11, 0);
     ck_assert_int_eq(bk_tokenizer_size(t), 12);
     bk_tokenizer_free(t);
@@ -152,21 +218,32 @@ START_TEST(what_is_not_supported_is_refused_by_name)
         bk_status code;
     } cases[] = {
         {"{\"normalizer\":{\"type\":\"Lowercase\"}," MODEL("") "}", "'Lowercase'", BK_EUNSUP},
-        {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Precompiled\"}]}," MODEL("") "}", "'Precompiled'", BK_EUNSUP},
+        {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Precompiled\"}]}," MODEL("") "}",
+         "'Precompiled'", BK_EUNSUP},
         {"{\"pre_tokenizer\":{\"type\":\"Whitespace\"}," MODEL("") "}", "'Whitespace'", BK_EUNSUP},
-        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}," MODEL("") "}", "'Digits' after ByteLevel",
-         BK_EUNSUP},
-        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":\"Odd\"}," MODEL("") "}", "'Odd'", BK_EUNSUP},
-        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[b]]\"},\"behavior\":\"Isolated\"}," MODEL("") "}", "nests", BK_EUNSUP},
-        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{1,3}+\"},\"behavior\":\"Isolated\"}," MODEL("") "}", "{n,m}+", BK_EUNSUP},
-        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},\"behavior\":\"Isolated\"}," MODEL("") "}", "'(a'", BK_EFORMAT},
+        {"{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}"
+         "," MODEL("") "}",
+         "'Digits' after ByteLevel", BK_EUNSUP},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"b\"},\"behavior\":\"Odd\"}," MODEL("") "}",
+         "'Odd'", BK_EUNSUP},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[b]]\"},\"behavior\":\"Isolated\"}," MODEL(
+             "") "}",
+         "nests", BK_EUNSUP},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{1,3}+\"},\"behavior\":\"Isolated\"}," MODEL(
+             "") "}",
+         "{n,m}+", BK_EUNSUP},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},\"behavior\":\"Isolated\"}," MODEL(
+             "") "}",
+         "'(a'", BK_EFORMAT},
         {"{\"post_processor\":{\"type\":\"RobertaProcessing\"}," MODEL("") "}", "'RobertaProcessing'", BK_EUNSUP},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "'Unigram'", BK_EUNSUP},
         {"{\"model\":{\"dropout\":0.1," VOCAB ",\"merges\":[]}}", "dropout", BK_EUNSUP},
         {"{\"model\":{\"end_of_word_suffix\":\"</w>\"," VOCAB ",\"merges\":[]}}", "end_of_word_suffix", BK_EUNSUP},
-        {"{\"added_tokens\":[{\"id\":9,\"content\":\"<m>\",\"single_word\":true}]," MODEL("") "}", "single_word", BK_EUNSUP},
+        {"{\"added_tokens\":[{\"id\":9,\"content\":\"<m>\",\"single_word\":true}]," MODEL("") "}", "single_word",
+         BK_EUNSUP},
         {"{\"added_tokens\":[{\"id\":9,\"content\":\"a\"}]," MODEL("") "}", "'a' has the id 9, but 0", BK_EFORMAT},
-        {"{\"added_tokens\":[{\"id\":3,\"content\":\"<m>\"}]," MODEL("") "}", "id 3 is given to two tokens", BK_EFORMAT},
+        {"{\"added_tokens\":[{\"id\":3,\"content\":\"<m>\"}]," MODEL("") "}", "id 3 is given to two tokens",
+         BK_EFORMAT},
         {"{\"added_tokens\":[{\"id\":-3,\"content\":\"<m>\"}]," MODEL("") "}", "added_tokens[0] has no id", BK_EFORMAT},
         {"{\"added_tokens\":[{\"id\":9,\"content\":\"m\\u0000\"}]," MODEL("") "}", "token 9 holds a NUL", BK_EFORMAT},
         {"{\"model\":{\"vocab\":{\"a\":4000000000},\"merges\":[]}}", "a has no id", BK_EFORMAT},
@@ -187,8 +264,9 @@ START_TEST(what_is_not_supported_is_refused_by_name)
 }
 END_TEST
 
-#define TEMPLATE                                                                                                                     \
-    "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":" \
+#define TEMPLATE                                                                                    \
+    "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":" \
+    "\"TemplateProcessing\",\"single\":"                                                            \
     "[{\"SpecialToken\":{\"id\":\"c\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]}]},"
 
 START_TEST(policy_of_bos)
@@ -230,7 +308,9 @@ END_TEST
 
 START_TEST(an_expression_that_never_ends_is_stopped_and_placed)
 {
-    bk_tokenizer *t = from_json("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"c|(a+)+[bc]\"},\"behavior\":\"Isolated\"}," MODEL("") "}", NULL);
+    bk_tokenizer *t = from_json("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"c|(a+)+[bc]\"},"
+                                "\"behavior\":\"Isolated\"}," MODEL("") "}",
+                                NULL);
     encode_fails(t, "caaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 46, "at byte 1");
     bk_tokenizer_free(t);
 }

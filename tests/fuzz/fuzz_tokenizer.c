@@ -1,5 +1,6 @@
-/* Fuzz target of the tokenizers, run from the repository's root. The first byte chooses: a tokenizer.json that either loads, and then encodes to ids in
- * range, or leaves a message; or a text that a byte-level and a SentencePiece-style tokenizer take apart (the first one without loss). */
+/* Fuzz target of the tokenizers, run from the repository's root. The first byte chooses: a tokenizer.json that either
+ * loads, and then encodes to ids in range, or leaves a message; or a text that a byte-level and a SentencePiece-style
+ * tokenizer take apart (the first one without loss). */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
