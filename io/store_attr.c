@@ -53,6 +53,12 @@ static bk_status absent(const bk_store *s, const char *path, const char *name, b
     return bk_fail(err, BK_EFORMAT, "%s: %s has no attribute %s", s->path, path, name);
 }
 
+bool bk_store_attr_is_small(hid_t attr)
+{
+    hsize_t bytes = H5Aget_storage_size(attr); /* 0: unknown or empty */
+    return bytes > 0 && bytes <= BK_STORE_TEXT_MAX;
+}
+
 /* A scalar attribute of the class asked for, or -1 with the error recorded. */
 static hid_t open_scalar(const bk_store *s, const char *path, const char *name, H5T_class_t want, bk_error *err)
 {
@@ -67,7 +73,7 @@ static hid_t open_scalar(const bk_store *s, const char *path, const char *name, 
     }
     hid_t t = H5Aget_type(a), space = H5Aget_space(a);
     bool fits = t >= 0 && space >= 0 && H5Tget_class(t) == want && H5Sget_simple_extent_npoints(space) == 1 &&
-                (want == H5T_STRING || H5Tget_size(t) <= 8);
+                bk_store_attr_is_small(a) && (want == H5T_STRING || H5Tget_size(t) <= 8);
     if (t >= 0) H5Tclose(t);
     if (space >= 0) H5Sclose(space);
     if (fits) return a;
@@ -100,7 +106,6 @@ static char *text_of(hid_t attr, hid_t type)
         return text;
     }
     size_t size = H5Tget_size(type);
-    if (size > BK_STORE_TEXT_MAX) return NULL;
     char *text = calloc(1, size + 1);
     if (text && H5Aread(attr, type, text) < 0) {
         free(text);
@@ -291,7 +296,8 @@ static herr_t show_attr(hid_t obj, const char *name, const H5A_info_t *info, voi
     int64_t n = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
     H5T_class_t class = t < 0 ? H5T_NO_CLASS : H5Tget_class(t);
     char small[512] = "(of a kind that is not shown)", *text = NULL;
-    if (class == H5T_STRING && n == 1) text = text_of(a, t);
+    if (!bk_store_attr_is_small(a)) snprintf(small, sizeof small, "(not shown: %llu bytes)", (unsigned long long)H5Aget_storage_size(a));
+    else if (class == H5T_STRING && n == 1) text = text_of(a, t);
     else if ((class == H5T_INTEGER || class == H5T_FLOAT) && H5Tget_size(t) <= 8) numbers_as_text(a, t, n, small, sizeof small);
     w->status = w->fn(w->user, name, text ? text : small, text != NULL, w->err);
     free(text);
