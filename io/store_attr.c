@@ -255,6 +255,13 @@ static bool carries_scales(const char *name)
     return false;
 }
 
+/* The fewest digits that read back as the same double, of 15 or 17. */
+static int real_as_text(double v, char *text, size_t cap)
+{
+    int n = snprintf(text, cap, "%.15g", v);
+    return strtod(text, NULL) == v ? n : snprintf(text, cap, "%.17g", v);
+}
+
 /* Up to 16 numbers as text: "3", "[1, 2.5]"; more are counted. */
 static void numbers_as_text(hid_t a, hid_t type, int64_t n, char *text, size_t cap)
 {
@@ -275,9 +282,8 @@ static void numbers_as_text(hid_t a, hid_t type, int64_t n, char *text, size_t c
     size_t at = 0;
     if (n != 1) at += (size_t)snprintf(text, cap, "[");
     for (int64_t i = 0; i < n; i++) {
-        const char *comma = i ? ", " : "";
-        at += whole ? (size_t)snprintf(text + at, cap - at, "%s%" PRId64, comma, v.i[i])
-                    : (size_t)snprintf(text + at, cap - at, "%s%.9g", comma, v.f[i]);
+        if (i) at += (size_t)snprintf(text + at, cap - at, ", ");
+        at += (size_t)(whole ? snprintf(text + at, cap - at, "%" PRId64, v.i[i]) : real_as_text(v.f[i], text + at, cap - at));
     }
     if (n != 1) snprintf(text + at, cap - at, "]");
 }
