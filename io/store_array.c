@@ -111,7 +111,8 @@ typedef struct {
 static bk_status read_block(scan *c, const hsize_t *start, const hsize_t *count, int64_t n, bk_error *err)
 {
     bool f16 = c->o->type == BK_STORE_F16;
-    hid_t row = c->o->rank ? H5Screate_simple(c->o->rank, count, NULL) : H5Screate(H5S_SCALAR); /* of one rank with the file: much faster */
+    /* Memory of the file's rank: with another one HDF5 moves value by value. */
+    hid_t row = c->o->rank ? H5Screate_simple(c->o->rank, count, NULL) : H5Screate(H5S_SCALAR);
     herr_t rc = c->o->rank ? H5Sselect_hyperslab(c->space, H5S_SELECT_SET, start, NULL, count, NULL) : 0;
     if (rc >= 0) rc = H5Dread(c->id, f16 ? c->s->f16 : H5T_NATIVE_DOUBLE, row, c->space, H5P_DEFAULT, f16 ? (void *)c->half : c->value);
     H5Sclose(row);

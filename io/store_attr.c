@@ -53,6 +53,12 @@ static bk_status absent(const bk_store *s, const char *path, const char *name, b
     return bk_fail(err, BK_EFORMAT, "%s: %s has no attribute %s", s->path, path, name);
 }
 
+bool bk_store_attr_is_small(hid_t attr)
+{
+    hsize_t bytes = H5Aget_storage_size(attr); /* 0: unknown or empty */
+    return bytes > 0 && bytes <= BK_STORE_TEXT_MAX;
+}
+
 /* A scalar attribute of the class asked for, or -1 with the error recorded. */
 static hid_t open_scalar(const bk_store *s, const char *path, const char *name, H5T_class_t want, bk_error *err)
 {
@@ -67,7 +73,7 @@ static hid_t open_scalar(const bk_store *s, const char *path, const char *name, 
     }
     hid_t t = H5Aget_type(a), space = H5Aget_space(a);
     bool fits = t >= 0 && space >= 0 && H5Tget_class(t) == want && H5Sget_simple_extent_npoints(space) == 1 &&
-                (want == H5T_STRING || H5Tget_size(t) <= 8);
+                bk_store_attr_is_small(a) && (want == H5T_STRING || H5Tget_size(t) <= 8);
     if (t >= 0) H5Tclose(t);
     if (space >= 0) H5Sclose(space);
     if (fits) return a;
@@ -100,7 +106,6 @@ static char *text_of(hid_t attr, hid_t type)
         return text;
     }
     size_t size = H5Tget_size(type);
-    if (size > BK_STORE_TEXT_MAX) return NULL;
     char *text = calloc(1, size + 1);
     if (text && H5Aread(attr, type, text) < 0) {
         free(text);
@@ -250,6 +255,13 @@ static bool carries_scales(const char *name)
     return false;
 }
 
+/* The fewest digits that read back as the same double, of 15 or 17. */
+static int real_as_text(double v, char *text, size_t cap)
+{
+    int n = snprintf(text, cap, "%.15g", v);
+    return strtod(text, NULL) == v ? n : snprintf(text, cap, "%.17g", v);
+}
+
 /* Up to 16 numbers as text: "3", "[1, 2.5]"; more are counted. */
 static void numbers_as_text(hid_t a, hid_t type, int64_t n, char *text, size_t cap)
 {
@@ -270,9 +282,8 @@ static void numbers_as_text(hid_t a, hid_t type, int64_t n, char *text, size_t c
     size_t at = 0;
     if (n != 1) at += (size_t)snprintf(text, cap, "[");
     for (int64_t i = 0; i < n; i++) {
-        const char *comma = i ? ", " : "";
-        at += whole ? (size_t)snprintf(text + at, cap - at, "%s%" PRId64, comma, v.i[i])
-                    : (size_t)snprintf(text + at, cap - at, "%s%.9g", comma, v.f[i]);
+        if (i) at += (size_t)snprintf(text + at, cap - at, ", ");
+        at += (size_t)(whole ? snprintf(text + at, cap - at, "%" PRId64, v.i[i]) : real_as_text(v.f[i], text + at, cap - at));
     }
     if (n != 1) snprintf(text + at, cap - at, "]");
 }
@@ -291,7 +302,8 @@ static herr_t show_attr(hid_t obj, const char *name, const H5A_info_t *info, voi
     int64_t n = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
     H5T_class_t class = t < 0 ? H5T_NO_CLASS : H5Tget_class(t);
     char small[512] = "(of a kind that is not shown)", *text = NULL;
-    if (class == H5T_STRING && n == 1) text = text_of(a, t);
+    if (!bk_store_attr_is_small(a)) snprintf(small, sizeof small, "(not shown: %llu bytes)", (unsigned long long)H5Aget_storage_size(a));
+    else if (class == H5T_STRING && n == 1) text = text_of(a, t);
     else if ((class == H5T_INTEGER || class == H5T_FLOAT) && H5Tget_size(t) <= 8) numbers_as_text(a, t, n, small, sizeof small);
     w->status = w->fn(w->user, name, text ? text : small, text != NULL, w->err);
     free(text);

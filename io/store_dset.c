@@ -79,7 +79,8 @@ static bk_status make_room(bk_dset *d, bk_error *err)
     if (d->info.type == BK_STORE_F16) d->half = malloc((size_t)d->info.sample_len * sizeof *d->half);
     if (d->overflow == BK_OVERFLOW_F32) d->wide = malloc((size_t)d->info.sample_len * sizeof *d->wide);
     if (s->writing) d->written = calloc((size_t)d->info.dim[0], sizeof *d->written);
-    if ((d->info.type == BK_STORE_F16 && !d->half) || (d->overflow == BK_OVERFLOW_F32 && !d->wide) || (s->writing && !d->written))
+    bool half = d->half || d->info.type != BK_STORE_F16, wide = d->wide || d->overflow != BK_OVERFLOW_F32;
+    if (!half || !wide || (s->writing && !d->written))
         return bk_fail(err, BK_ENOMEM, "%s: no memory for one sample of %s", s->path, d->path);
     return BK_OK;
 }
@@ -131,7 +132,8 @@ static bk_status create_dset(bk_dset **out, bk_store *s, const char *path, bk_st
 {
     if (!s->writing) return bk_fail(err, BK_EINVAL, "%s: open for reading", s->path);
     if (rank < 1 || rank > BK_STORE_RANK || bk_store_type_size(type) == 0)
-        return bk_fail(err, BK_EINVAL, "%s: %s: rank %d, type %s cannot be stored by the sample", s->path, path, rank, bk_store_type_name(type));
+        return bk_fail(err, BK_EINVAL, "%s: %s: rank %d, type %s cannot be stored by the sample", s->path, path, rank,
+                       bk_store_type_name(type));
     bk_dset_info info;
     BK_TRY(fill_info(s, path, type, rank, dim, &info, err));
     if (info.dim[0] < 1 || info.sample_len < 1) return bk_fail(err, BK_EINVAL, "%s: %s: an extent is 0", s->path, path);
@@ -203,8 +205,10 @@ static bk_status move_sample(bk_dset *d, int64_t i, void *buf, bool write, bk_er
     start[0] = (hsize_t)i;
     for (int k = 0; k < d->info.rank; k++) count[k] = k ? (hsize_t)d->info.dim[k] : 1;
     herr_t rc = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, start, NULL, count, NULL);
-    if (rc >= 0) rc = write ? H5Dwrite(d->id, d->type, d->row, d->space, H5P_DEFAULT, buf) : H5Dread(d->id, d->type, d->row, d->space, H5P_DEFAULT, buf);
-    if (rc < 0 || (write && s->ch.error)) return bk_hdf5_fail(s, err, "cannot %s sample %" PRId64 " of %s", write ? "write" : "read", i, d->path);
+    if (rc >= 0 && write) rc = H5Dwrite(d->id, d->type, d->row, d->space, H5P_DEFAULT, buf);
+    else if (rc >= 0) rc = H5Dread(d->id, d->type, d->row, d->space, H5P_DEFAULT, buf);
+    if (rc < 0 || (write && s->ch.error))
+        return bk_hdf5_fail(s, err, "cannot %s sample %" PRId64 " of %s", write ? "write" : "read", i, d->path);
     if (write) d->written[i] = true;
     return BK_OK;
 }
@@ -214,8 +218,8 @@ static bk_status check_samples(const bk_dset *d, int64_t first, int64_t n, bool 
     if (d->id < 0 || d->store->writing != write)
         return bk_fail(err, BK_EINVAL, "%s: %s is not open for %s", d->store->path, d->path, write ? "writing" : "reading");
     if (first < 0 || n < 0 || first > d->info.dim[0] - n)
-        return bk_fail(err, BK_EINVAL, "%s: %s has %" PRId64 " samples, not %" PRId64 " from %" PRId64, d->store->path, d->path, d->info.dim[0], n,
-                       first);
+        return bk_fail(err, BK_EINVAL, "%s: %s has %" PRId64 " samples, not %" PRId64 " from %" PRId64, d->store->path, d->path,
+                       d->info.dim[0], n, first);
     return BK_OK;
 }
 
@@ -227,7 +231,8 @@ static bk_status fail_at(const bk_dset *d, int64_t sample, int64_t at, float val
     int64_t last = info->dim[info->rank - 1];
     if (info->rank < 3) snprintf(where, sizeof where, "sample %" PRId64 ", position %" PRId64, sample, at);
     else snprintf(where, sizeof where, "sample %" PRId64 ", token %" PRId64 ", channel %" PRId64, sample, at / last, at % last);
-    return bk_fail(err, BK_ENUMERIC, "%s: %s: %s at %s%s", d->store->path, d->path, isnan(value) ? "NaN" : isinf(value) ? "Inf" : "a value", where, what);
+    const char *kind = isnan(value) ? "NaN" : isinf(value) ? "Inf" : "a value";
+    return bk_fail(err, BK_ENUMERIC, "%s: %s: %s at %s%s", d->store->path, d->path, kind, where, what);
 }
 
 /* What stands in the f16 dataset so far moves into a new f32 one, which takes its name. */
@@ -265,7 +270,8 @@ static bk_status write_f16(bk_dset *d, int64_t i, const float *src, bk_error *er
     bk_half_report r = bk_f16_from_f32(d->half, src, d->info.sample_len);
     if (r.nonfinite) return fail_at(d, i, r.first_nonfinite, src[r.first_nonfinite], "", err);
     if (r.saturated && d->overflow == BK_OVERFLOW_ERROR)
-        return fail_at(d, i, r.first_saturated, src[r.first_saturated], " is beyond 65504, the largest f16: store f32 or allow saturation", err);
+        return fail_at(d, i, r.first_saturated, src[r.first_saturated],
+                       " is beyond 65504, the largest f16: store f32 or allow saturation", err);
     if (r.saturated && d->overflow == BK_OVERFLOW_F32) {
         BK_TRY(become_f32(d, err));
         return move_sample(d, i, (void *)src, true, err);

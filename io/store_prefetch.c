@@ -76,8 +76,8 @@ bk_status bk_prefetch_new(bk_prefetch **out, bk_dset *const *dset, int n_dset, i
         return bk_fail(err, BK_EINVAL, "cannot read ahead %" PRId64 " samples of %d datasets", batch, n_dset);
     for (int k = 1; k < n_dset; k++)
         if (bk_dset_info_of(dset[k])->dim[0] != bk_dset_info_of(dset[0])->dim[0])
-            return bk_fail(err, BK_ESHAPE, "datasets to be read together have %" PRId64 " and %" PRId64 " samples", bk_dset_info_of(dset[0])->dim[0],
-                           bk_dset_info_of(dset[k])->dim[0]);
+            return bk_fail(err, BK_ESHAPE, "datasets to be read together have %" PRId64 " and %" PRId64 " samples",
+                           bk_dset_info_of(dset[0])->dim[0], bk_dset_info_of(dset[k])->dim[0]);
     bk_prefetch *p = calloc(1, sizeof *p);
     if (!p) return bk_fail(err, BK_ENOMEM, "out of memory");
     p->n_dset = n_dset;

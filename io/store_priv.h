@@ -56,6 +56,8 @@ const bk_store_object *bk_store_find(const bk_store *s, const char *path);
 bk_status bk_store_find_data(const bk_store *s, const char *path, const bk_store_object **out, bk_error *err) BK_MUST_USE;
 void bk_store_drop_objects(bk_store *s);
 
+/* Whether all of an attribute is small enough to be read at once; the sizes in a damaged one are not to be believed. */
+bool bk_store_attr_is_small(hid_t attr);
 bk_status bk_store_read_meta(bk_store *s, const char *schema, bk_error *err) BK_MUST_USE;
 bk_status bk_store_write_meta(bk_store *s, const bk_store_meta *meta, bk_error *err) BK_MUST_USE;
 bk_status bk_store_complete(bk_store *s, bk_error *err) BK_MUST_USE; /* complete = 1 */

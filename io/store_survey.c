@@ -1,4 +1,5 @@
-/* What is in a file, found once at open. Whatever would make reading leave the file, run foreign code or ask for absurd memory ends here. */
+/* What is in a file, found once at open. Whatever would make reading leave the file, run foreign code or ask for absurd
+ * memory ends here. */
 #include "io/store_priv.h"
 
 #include <inttypes.h>
@@ -173,7 +174,8 @@ static void read_labels(hid_t d, bk_store_object *o)
     if (a < 0) return;
     hid_t t = H5Aget_type(a), space = H5Aget_space(a);
     char *label[BK_STORE_ANY_RANK] = {0};
-    if (t >= 0 && space >= 0 && H5Tis_variable_str(t) > 0 && H5Sget_simple_extent_npoints(space) == o->rank && H5Aread(a, t, label) >= 0)
+    bool fits = t >= 0 && space >= 0 && bk_store_attr_is_small(a) && H5Tis_variable_str(t) > 0;
+    if (fits && H5Sget_simple_extent_npoints(space) == o->rank && H5Aread(a, t, label) >= 0)
         for (int k = 0; k < o->rank; k++) {
             if (k < BK_STORE_RANK && label[k]) snprintf(o->label[k], sizeof o->label[k], "%s", label[k]);
             if (label[k]) H5free_memory(label[k]);
