@@ -314,40 +314,40 @@ START_TEST(score_error_of_two_keys)
 }
 END_TEST
 
-static double loss_of(bk_loss_kind kind, int64_t tokens, int64_t cols, const double *p, const double *t)
+static double loss_of(bk_loss_kind kind, int64_t samples, int64_t tokens, int64_t cols, const double *p, const double *t)
 {
     double loss;
-    ok(K.loss_fwd(&(bk_loss_fwd_args){kind, 1, tokens, cols, p, t, &loss}, &work));
+    ok(K.loss_fwd(&(bk_loss_fwd_args){kind, samples, tokens, cols, p, t, &loss}, &work));
     return loss;
 }
 
-/* Tokens 1, 3 and 4 have the largest targets. Below four tokens nothing is left. */
+/* Tokens 1, 3 and 4 of the first sample and 0, 1 and 2 of the second have the largest targets. Of three tokens nothing is left. */
 START_TEST(skip_mse_drops_the_three_largest_targets)
 {
-    const double p[5] = {2, 50, 4, 60, 70}, t[5] = {1, -5, 2, 4, 3};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_SKIP_MSE, 5, 1, p, t), (1 + 4) / 5., 1e-12);
-    ck_assert_double_eq(loss_of(BK_LOSS_SKIP_MSE, 3, 1, p, t), 0);
+    const double p[10] = {2, 50, 4, 60, 70, 80, 90, 99, 4, 5}, t[10] = {1, -5, 2, 4, 3, 7, -8, 9, 1, 1};
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_SKIP_MSE, 2, 5, 1, p, t), (1 + 4 + 9 + 16) / 10., 1e-12);
+    ck_assert_double_eq(loss_of(BK_LOSS_SKIP_MSE, 1, 3, 1, p, t), 0);
 }
 END_TEST
 
 START_TEST(clamp_mse_stops_at_ten)
 {
     const double p[3] = {12, -20, 1}, t[3] = {9, -30, 3};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_CLAMP_MSE, 1, 3, p, t), (1 + 0 + 4) / 3., 1e-12);
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_CLAMP_MSE, 1, 1, 3, p, t), (1 + 0 + 4) / 3., 1e-12);
 }
 END_TEST
 
 START_TEST(normalized_mse_divides_by_the_largest_target)
 {
     const double p[4] = {4, 0, 3, 4}, t[4] = {2, -4, 0, 0};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_NORMALIZED_MSE, 2, 2, p, t), (0.25 + 1 + 9 + 16) / 4, 1e-12);
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_NORMALIZED_MSE, 1, 2, 2, p, t), (0.25 + 1 + 9 + 16) / 4, 1e-12);
 }
 END_TEST
 
 START_TEST(cosine_of_right_angles_and_parallels)
 {
     const double p[6] = {1, 0, 3, 4, 0, 0}, t[6] = {0, 2, 6, 8, 1, 1};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_COSINE, 3, 2, p, t), 1 - 1 / 3., 1e-12);
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_COSINE, 1, 3, 2, p, t), 1 - 1 / 3., 1e-12);
 }
 END_TEST
 
