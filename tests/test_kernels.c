@@ -337,6 +337,16 @@ START_TEST(clamp_mse_stops_at_ten)
 }
 END_TEST
 
+/* Both ends of the clamp pass the gradient, as clip masks do. */
+START_TEST(clamp_mse_passes_at_ten)
+{
+    const double p[4] = {10, -10, 11, -11}, t[4] = {9, -9, 9, -9}, dloss = 2;
+    double dp[4] = {0};
+    ok(K.loss_bwd(&(bk_loss_bwd_args){BK_LOSS_CLAMP_MSE, 1, 1, 4, p, t, &dloss, dp}, &work));
+    NEAR(dp, 1, -1, 0, 0);
+}
+END_TEST
+
 START_TEST(normalized_mse_divides_by_the_largest_target)
 {
     const double p[4] = {4, 0, 3, 4}, t[4] = {2, -4, 0, 0};
@@ -506,6 +516,7 @@ int main(void)
     tcase_add_test(closed, score_error_of_two_keys);
     tcase_add_test(closed, skip_mse_drops_the_three_largest_targets);
     tcase_add_test(closed, clamp_mse_stops_at_ten);
+    tcase_add_test(closed, clamp_mse_passes_at_ten);
     tcase_add_test(closed, normalized_mse_divides_by_the_largest_target);
     tcase_add_test(closed, cosine_of_right_angles_and_parallels);
     tcase_add_test(closed, hadamard_is_a_kronecker_product);
