@@ -429,6 +429,22 @@ START_TEST(flat_groups_reproduce_themselves)
 }
 END_TEST
 
+/* Exactly none, too: gamma 0, or gamma max = beta min. */
+START_TEST(factors_that_leave_no_range_count_as_one)
+{
+    const double x[2] = {2, 4}, gamma[2] = {0.5, 0}, beta = 1;
+    for (int symmetric = 0; symmetric < 2; symmetric++) {
+        double with[2], without[2];
+        bk_dynquant_fwd_args f = {.rows = 1, .cols = 2, .group = 2, .symmetric = symmetric, .qmin = symmetric ? -8 : 0};
+        f.qmax = f.qmin + 15, f.x = x, f.gamma = &gamma[symmetric], f.beta = symmetric ? NULL : &beta, f.y = with;
+        ok(K.dynquant_fwd(&f, &work));
+        f.gamma = f.beta = NULL, f.y = without;
+        ok(K.dynquant_fwd(&f, &work));
+        near(with, without, 2);
+    }
+}
+END_TEST
+
 START_TEST(min_and_max_per_row_and_shared)
 {
     const double x[8] = {1, 2, 3, -4, 5, 6, -7, 8};
@@ -523,6 +539,7 @@ int main(void)
     tcase_add_test(closed, rounding_and_mask_of_stored_steps);
     tcase_add_test(closed, extremes_of_a_symmetric_range);
     tcase_add_test(closed, flat_groups_reproduce_themselves);
+    tcase_add_test(closed, factors_that_leave_no_range_count_as_one);
     tcase_add_test(closed, min_and_max_per_row_and_shared);
     tcase_add_test(closed, sums_and_norms);
     tcase_add_test(closed, elementwise_and_checks);
