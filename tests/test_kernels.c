@@ -314,40 +314,50 @@ START_TEST(score_error_of_two_keys)
 }
 END_TEST
 
-static double loss_of(bk_loss_kind kind, int64_t tokens, int64_t cols, const double *p, const double *t)
+static double loss_of(bk_loss_kind kind, int64_t samples, int64_t tokens, int64_t cols, const double *p, const double *t)
 {
     double loss;
-    ok(K.loss_fwd(&(bk_loss_fwd_args){kind, 1, tokens, cols, p, t, &loss}, &work));
+    ok(K.loss_fwd(&(bk_loss_fwd_args){kind, samples, tokens, cols, p, t, &loss}, &work));
     return loss;
 }
 
-/* Tokens 1, 3 and 4 have the largest targets. Below four tokens nothing is left. */
+/* Tokens 1, 3 and 4 of the first sample and 0, 1 and 2 of the second have the largest targets. Of three tokens nothing is left. */
 START_TEST(skip_mse_drops_the_three_largest_targets)
 {
-    const double p[5] = {2, 50, 4, 60, 70}, t[5] = {1, -5, 2, 4, 3};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_SKIP_MSE, 5, 1, p, t), (1 + 4) / 5., 1e-12);
-    ck_assert_double_eq(loss_of(BK_LOSS_SKIP_MSE, 3, 1, p, t), 0);
+    const double p[10] = {2, 50, 4, 60, 70, 80, 90, 99, 4, 5}, t[10] = {1, -5, 2, 4, 3, 7, -8, 9, 1, 1};
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_SKIP_MSE, 2, 5, 1, p, t), (1 + 4 + 9 + 16) / 10., 1e-12);
+    ck_assert_double_eq(loss_of(BK_LOSS_SKIP_MSE, 1, 3, 1, p, t), 0);
 }
 END_TEST
 
 START_TEST(clamp_mse_stops_at_ten)
 {
     const double p[3] = {12, -20, 1}, t[3] = {9, -30, 3};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_CLAMP_MSE, 1, 3, p, t), (1 + 0 + 4) / 3., 1e-12);
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_CLAMP_MSE, 1, 1, 3, p, t), (1 + 0 + 4) / 3., 1e-12);
+}
+END_TEST
+
+/* Both ends of the clamp pass the gradient, as clip masks do. */
+START_TEST(clamp_mse_passes_at_ten)
+{
+    const double p[4] = {10, -10, 11, -11}, t[4] = {9, -9, 9, -9}, dloss = 2;
+    double dp[4] = {0};
+    ok(K.loss_bwd(&(bk_loss_bwd_args){BK_LOSS_CLAMP_MSE, 1, 1, 4, p, t, &dloss, dp}, &work));
+    NEAR(dp, 1, -1, 0, 0);
 }
 END_TEST
 
 START_TEST(normalized_mse_divides_by_the_largest_target)
 {
     const double p[4] = {4, 0, 3, 4}, t[4] = {2, -4, 0, 0};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_NORMALIZED_MSE, 2, 2, p, t), (0.25 + 1 + 9 + 16) / 4, 1e-12);
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_NORMALIZED_MSE, 1, 2, 2, p, t), (0.25 + 1 + 9 + 16) / 4, 1e-12);
 }
 END_TEST
 
 START_TEST(cosine_of_right_angles_and_parallels)
 {
     const double p[6] = {1, 0, 3, 4, 0, 0}, t[6] = {0, 2, 6, 8, 1, 1};
-    ck_assert_double_eq_tol(loss_of(BK_LOSS_COSINE, 3, 2, p, t), 1 - 1 / 3., 1e-12);
+    ck_assert_double_eq_tol(loss_of(BK_LOSS_COSINE, 1, 3, 2, p, t), 1 - 1 / 3., 1e-12);
 }
 END_TEST
 
@@ -415,6 +425,22 @@ START_TEST(flat_groups_reproduce_themselves)
         NEAR(step, 1);
         if (!symmetric) NEAR(y, 0, 0, -3, -3, 2.000001, 2.000001);
         if (!symmetric) NEAR(dx, 1, 2, 3, 4, 5, 6);
+    }
+}
+END_TEST
+
+/* Exactly none, too: gamma 0, or gamma max = beta min. */
+START_TEST(factors_that_leave_no_range_count_as_one)
+{
+    const double x[2] = {2, 4}, gamma[2] = {0.5, 0}, beta = 1;
+    for (int symmetric = 0; symmetric < 2; symmetric++) {
+        double with[2], without[2];
+        bk_dynquant_fwd_args f = {.rows = 1, .cols = 2, .group = 2, .symmetric = symmetric, .qmin = symmetric ? -8 : 0};
+        f.qmax = f.qmin + 15, f.x = x, f.gamma = &gamma[symmetric], f.beta = symmetric ? NULL : &beta, f.y = with;
+        ok(K.dynquant_fwd(&f, &work));
+        f.gamma = f.beta = NULL, f.y = without;
+        ok(K.dynquant_fwd(&f, &work));
+        near(with, without, 2);
     }
 }
 END_TEST
@@ -506,12 +532,14 @@ int main(void)
     tcase_add_test(closed, score_error_of_two_keys);
     tcase_add_test(closed, skip_mse_drops_the_three_largest_targets);
     tcase_add_test(closed, clamp_mse_stops_at_ten);
+    tcase_add_test(closed, clamp_mse_passes_at_ten);
     tcase_add_test(closed, normalized_mse_divides_by_the_largest_target);
     tcase_add_test(closed, cosine_of_right_angles_and_parallels);
     tcase_add_test(closed, hadamard_is_a_kronecker_product);
     tcase_add_test(closed, rounding_and_mask_of_stored_steps);
     tcase_add_test(closed, extremes_of_a_symmetric_range);
     tcase_add_test(closed, flat_groups_reproduce_themselves);
+    tcase_add_test(closed, factors_that_leave_no_range_count_as_one);
     tcase_add_test(closed, min_and_max_per_row_and_shared);
     tcase_add_test(closed, sums_and_norms);
     tcase_add_test(closed, elementwise_and_checks);
