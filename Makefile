@@ -14,10 +14,13 @@ JOBS    ?= $(shell nproc)
 PC      := hdf5 openblas jansson yaml-0.1 libpcre2-8 libutf8proc libcrypto
 
 CFLAGS  ?= -O3 -g
-WARN    := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+# Warnings are errors with the compilers that brick is developed with; others warn about other things.
+WERROR  ?= $(if $(filter gcc-12 clang-14,$(if $(findstring clang,$(CC)),clang,gcc)-$(shell $(CC) -dumpversion 2>/dev/null | cut -d. -f1)),-Werror)
+WERROR  := $(WERROR)
+WARN    := -Wall -Wextra $(WERROR) -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 SANFLAG.asan  := -fsanitize=address -fno-omit-frame-pointer
 SANFLAG.ubsan := -fsanitize=undefined -fno-sanitize-recover=all
-SANFLAG.tsan  := -fsanitize=thread
+SANFLAG.tsan  := -fsanitize=thread -D__SANITIZE_THREAD__=1# which gcc defines itself
 SANFLAG.fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping
 SANFLAG := $(SANFLAG.$(SAN))
 $(if $(SAN),$(if $(SANFLAG),,$(error SAN=$(SAN) is none of asan ubsan tsan)))
