@@ -28,8 +28,8 @@ typedef struct bk_synth {
     bk_block_weights *block; /* [layers] */
 } bk_synth;
 
-/* "NAME", "key=value,..." or "NAME,key=value,...": a named shape (llama, qwen2, qwen3, tied, wide, deep, tiny) and changes to it. BK_EINVAL: an unknown name
- * or key (with suggestion), a value out of range, sizes that do not fit. */
+/* "NAME", "key=value,..." or "NAME,key=value,...": a named shape (llama, qwen2, qwen3, tied, tiny) and changes to it. BK_EINVAL: an unknown
+ * name or key (with suggestion), a value out of range, sizes that do not fit. */
 bk_status bk_synth_shape(const char *text, bk_config *out, bk_error *err) BK_MUST_USE;
 bk_status bk_synth_create(const bk_config *c, uint64_t seed, bk_synth **out, bk_error *err) BK_MUST_USE;
 void bk_synth_free(bk_synth *s); /* NULL is legal */
@@ -38,7 +38,8 @@ void bk_synth_free(bk_synth *s); /* NULL is legal */
  * one <s>. A delimiter comes with probability 1 in 160, '.' twice as often as '\n'; all other letters as the model says. */
 bk_status bk_synth_sample(const bk_synth *s, int64_t first, int64_t documents, char *text, bk_error *err) BK_MUST_USE;
 
-/* The Hugging Face folder with tokenizer, and train.txt, calib.txt, eval.txt. Same config and seed, same bytes. */
-bk_status bk_synth_write(const bk_synth *s, const char *dir, bk_error *err) BK_MUST_USE;
+/* The Hugging Face folder with tokenizer; train.txt of so many documents, calib.txt and eval.txt of a quarter each (other documents);
+ * no text when it is 0. Same arguments, same bytes. */
+bk_status bk_synth_write(const bk_synth *s, const char *dir, int64_t documents, bk_error *err) BK_MUST_USE;
 
 #endif
