@@ -103,13 +103,13 @@ bk_status bk_synth_shape(const char *text, bk_config *out, bk_error *err)
     return BK_OK;
 }
 
-static bk_status make(const char *shape, uint64_t seed, const char *dir, bk_error *err)
+static bk_status make(const char *shape, uint64_t seed, int64_t documents, const char *dir, bk_error *err)
 {
     bk_config c;
     bk_synth *s;
     BK_TRY(bk_synth_shape(shape, &c, err));
     BK_TRY(bk_synth_create(&c, seed, &s, err));
-    bk_status st = bk_synth_write(s, dir, err);
+    bk_status st = bk_synth_write(s, dir, documents, err);
     bk_synth_free(s);
     return st;
 }
@@ -117,17 +117,20 @@ static bk_status make(const char *shape, uint64_t seed, const char *dir, bk_erro
 int bk_verb_synth(int argc, char **argv)
 {
     const char *dir = NULL, *shape = "llama";
-    int64_t seed = 1;
+    int64_t seed = 1, documents = 32;
     const bk_opt opts[] = {
         {.name = "--out", .type = BK_OPT_TEXT, .to = &dir, .metavar = "DIR", .initial = "", .about = "folder to write"},
         {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "SHAPE", .initial = "llama",
-         .about = "llama, qwen2, qwen3, tied or tiny, and/or key=value,...: hidden inter layers heads kv_heads head_dim vocab positions window"},
+         .about = "llama, qwen2, qwen3, tied or tiny, and/or key=value,...: hidden inter layers heads kv_heads head_dim "
+                  "vocab positions window"},
         {.name = "--seed", .type = BK_OPT_INT, .to = &seed, .metavar = "N", .initial = "1", .max = 1e15, .about = "of weights and texts"},
+        {.name = "--documents", .type = BK_OPT_INT, .to = &documents, .metavar = "N", .initial = "32", .max = 1e5,
+         .about = "of 512 tokens in train.txt; calib.txt and eval.txt have a quarter"},
         {0}};
     const bk_cli cli = {"synth", "makes a small model with attention sinks and outliers, and texts that it predicts", opts,
                         "  brick synth --out /tmp/m\n  brick synth --out /tmp/m --shape qwen3,layers=12,head_dim=64 --seed 7\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};
-    return bk_exit_report(make(shape, (uint64_t)seed, dir, &err), &err);
+    return bk_exit_report(make(shape, (uint64_t)seed, documents, dir, &err), &err);
 }

@@ -178,12 +178,9 @@ static bk_status write_text(const bk_synth *s, const char *dir, const char *name
     return st;
 }
 
-bk_status bk_synth_write(const bk_synth *s, const char *dir, bk_error *err)
+bk_status bk_synth_write(const bk_synth *s, const char *dir, int64_t documents, bk_error *err)
 {
-    static const struct {
-        const char *name;
-        int64_t documents;
-    } texts[] = {{"train.txt", 32}, {"calib.txt", 8}, {"eval.txt", 8}};
+    const int64_t fewer = (documents + 3) / 4;
     bk_json *config = bk_config_to_json(&s->cfg);
     BK_TRY(bk_mkdir_p(dir, err));
     bk_json_set(config, "bos_token_id", bk_json_of_int(BK_SYNTH_BOS));
@@ -192,7 +189,8 @@ bk_status bk_synth_write(const bk_synth *s, const char *dir, bk_error *err)
     BK_TRY(save_json(tokenizer(), dir, "tokenizer.json", err));
     BK_TRY(save_json(tokenizer_config(&s->cfg), dir, "tokenizer_config.json", err));
     BK_TRY(write_weights(s, dir, err));
-    for (size_t i = 0, first = 0; i < sizeof texts / sizeof *texts; first += (size_t)texts[i++].documents)
-        BK_TRY(write_text(s, dir, texts[i].name, (int64_t)first, texts[i].documents, err));
-    return BK_OK;
+    if (!documents) return BK_OK;
+    BK_TRY(write_text(s, dir, "train.txt", 0, documents, err));
+    BK_TRY(write_text(s, dir, "calib.txt", documents, fewer, err));
+    return write_text(s, dir, "eval.txt", documents + fewer, fewer, err);
 }

@@ -1,5 +1,5 @@
-/* Texts sampled from a made model, a batch of documents at a time, with a forward pass of its own: plain loops whose order is fixed, so that
- * a seed gives the same text everywhere, and a second opinion on what the engine computes. */
+/* Texts sampled from a made model, a batch of documents at a time, with a forward pass of its own: plain loops whose order is fixed, so
+ * that a seed gives the same text everywhere, and a second opinion on what the engine computes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,13 +176,14 @@ static bk_status allocate(sampler *p, bk_error *err)
 {
     const bk_config *c = &p->s->cfg;
     int64_t nq = c->heads * c->head_dim, nkv = c->kv_heads * c->head_dim, wide = c->inter > nkv ? c->inter : nkv;
-    int64_t cache = c->layers * p->docs * POSITIONS * nkv, weights = c->layers * bk_config_block_weights(c) + c->vocab * c->hidden;
+    int64_t cache = c->layers * p->docs * POSITIONS * nkv;
+    int64_t weights = c->layers * bk_config_block_weights(c) + c->vocab * c->hidden;
     const struct {
         float **at;
         int64_t n;
-    } part[] = {{&p->x, p->docs * c->hidden}, {&p->y, p->docs * c->hidden}, {&p->q, p->docs * nq}, {&p->att, p->docs * nq},
-                {&p->gate, p->docs * wide},   {&p->up, p->docs * wide},     {&p->logits, p->docs * c->vocab}, {&p->k, cache}, {&p->v, cache},
-                {&p->score, POSITIONS},       {&p->wt, weights}};
+    } part[] = {{&p->x, p->docs * c->hidden}, {&p->y, p->docs * c->hidden},      {&p->q, p->docs * nq}, {&p->att, p->docs * nq},
+                {&p->gate, p->docs * wide},   {&p->up, p->docs * wide},          {&p->k, cache},        {&p->v, cache},
+                {&p->score, POSITIONS},       {&p->logits, p->docs * c->vocab}, {&p->wt, weights}};
     int64_t sum = 0;
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) sum += part[i].n;
     p->memory = calloc((size_t)sum, sizeof *p->memory);

@@ -103,8 +103,8 @@ static void clear_row(bk_block_weights *w, bk_linear_id id, int64_t row, int64_t
     if (w->b[id]) w->b[id][row] = 0;
 }
 
-/* Query head 0 of a block asks, through the slowest pair of RoPE, for keys whose channel `channel` is large (about `normed`, after the norm): such a key scores
- * SINK_SCORE, any other 0. The other heads of its group are kept off this pair. */
+/* Query head 0 of a block asks, through the slowest pair of RoPE, for keys whose channel `channel` is large (about `normed`, after the
+ * norm): such a key scores SINK_SCORE, any other 0. The other heads of its group are kept off this pair. */
 static void plant_finder(maker *m, bk_block_weights *w, int channel, double normed)
 {
     const bk_config *c = &m->s->cfg;
@@ -217,9 +217,10 @@ static void make_head(maker *m)
     const bk_config *c = &m->s->cfg;
     fill_gains(m, m->s->final_norm);
     if (c->tied) { /* signs, so that a token does not ask for itself; the size is that of the logits wanted */
+        double size = LOGIT * m->rms / sqrt((double)c->hidden * m->content);
+        clear(m->s->final_norm, BK_SYNTH_CONTENT);
         for (int64_t i = BK_SYNTH_CONTENT; i < c->hidden; i++)
-            m->s->final_norm[i] = (float)copysign(LOGIT / sqrt((double)c->hidden * m->content) * m->rms / (is_big(c, i) ? BIG : 1), normal(m));
-        for (int64_t i = 0; i < BK_SYNTH_CONTENT; i++) m->s->final_norm[i] = 0;
+            m->s->final_norm[i] = (float)copysign(size / (is_big(c, i) ? BIG : 1), normal(m));
         return;
     }
     double letters = (double)strlen(BK_SYNTH_LETTERS), sum = log(letters) + LOGIT * LOGIT / 2;
