@@ -99,21 +99,11 @@ static bk_status commit_pass(measuring *m, bk_block *b)
     return bk_ctx_commit(m->ctx);
 }
 
-/* The tap keeps a tensor per site beside the block's own: the dry run has to see it too. */
-static bk_status commit_tapped(measuring *m)
-{
-    bk_ctx_measure(m->ctx);
-    BK_TRY(bk_block_pass_measure(m->ctx, m->block, m->samples->n, m->samples->seqlen));
-    int64_t rows = bk_pass_batch(m->samples->n, m->samples->seqlen) * m->samples->seqlen;
-    for (int i = 0; i < BK_SITE_COUNT; i++) bk_real_new(m->ctx, 1, &rows, "maxima");
-    return bk_ctx_commit(m->ctx);
-}
-
 static bk_status measure_blocks(measuring *m, const bk_watch *watch, bk_error *err)
 {
     m->block->tap = bk_maxima_tap;
     m->block->tap_user = &m->maxima;
-    BK_TRY(commit_tapped(m));
+    BK_TRY(commit_pass(m, m->block));
     for (int64_t l = 0; l < m->s->layers; l++) {
         if (watch) BK_TRY(watch->step(watch->user, l, m->s->layers, err));
         BK_TRY(bk_runner_load(m->r, l, m->block, err));

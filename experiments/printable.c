@@ -31,13 +31,14 @@ static size_t show(const char *s, size_t n, char out[16])
 
 char *bk_printable(const char *s, size_t n, char *to, size_t size)
 {
-    size_t len = 0;
+    size_t len = 0, cut = 0; /* cut: where "..." would still fit */
     for (size_t i = 0; i < n;) {
         char piece[16];
         i += show(s + i, n - i, piece);
         size_t more = strlen(piece);
-        if (len + more + (i < n ? 3 : 0) + 1 > size) {
-            memcpy(to + len, "...", 4);
+        if (len + 4 <= size) cut = len;
+        if (len + more + 1 > size) {
+            memcpy(to + cut, "...", 4);
             return to;
         }
         memcpy(to + len, piece, more);

@@ -9,7 +9,7 @@
 #define BK_PRINTABLE_ROOM 128
 
 /* `n` bytes with control characters, directional marks, broken UTF-8, quotes and backslashes escaped (\n \t \" \\ \xNN \u{NNNN}); what does not fit
- * into `size` bytes is cut and ends with "...". Returns `to`. */
+ * into `size` bytes (at least 4) is cut and ends with "...". Returns `to`. */
 char *bk_printable(const char *s, size_t n, char *to, size_t size);
 
 /* The bytes that a token stands for in the middle of a text (a space at its start stays), malloc'd; special tokens as they are written. */
