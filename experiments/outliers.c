@@ -41,12 +41,14 @@ static bk_status parse_choices(outliers_state *s, bk_error *err)
     return BK_OK;
 }
 
-/* The same windows at all stages, so that they can be compared: with a BOS in front of the text where detection would have one. */
+/* The same windows at all stages, so that they can be compared; so where there is a stage with prefix, none of them has a BOS (decision 9). */
 static bk_status read_samples(outliers_state *s, bk_error *err)
 {
+    bool prefixed = s->automatic || s->report.n_prefix > 0;
     bk_text_policy policy = {.parse_special = s->a->parse_special, .strip_bos = s->a->strip_bos, .join = s->a->join};
     BK_TRY(bk_runner_bos(s->a->bos, &policy.bos_auto, err));
-    BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, false, &s->text, err));
+    BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, prefixed, &s->text, err));
+    s->report.bos = bk_bos_in_force(&s->lab, &s->text, &policy, prefixed);
     BK_TRY(bk_samples_draw(&s->text, s->a->seqlen, s->a->samples, 0, (uint64_t)s->a->seed, &s->samples, err));
     if (s->samples.n < s->a->samples)
         bk_log(BK_LOG_WARN, "%s has %lld of the %lld samples asked for", s->a->text, (long long)s->samples.n, (long long)s->a->samples);
@@ -142,7 +144,7 @@ int bk_verb_outliers(int argc, char **argv)
         {"--prefix", BK_OPT_TEXT, &a.prefix, "none|auto|1,2,3", "auto", 0, 0, "prefix of the third stage; auto: from the outliers found"},
         {"--block", BK_OPT_INT, &a.block, "N", "largest ratio at down_raw", 0, 1e6, "the block whose error is measured"},
         {"--scheme", BK_OPT_TEXT, &a.scheme, "S", "W4A4KV4-static", 0, 0, "how it is quantized (brick list schemes)"},
-        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0, "one BOS in front of the text if the tokenizer says so"},
+        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0, "one BOS in front of the text if the tokenizer says so and there is no prefix"},
         {"--join", BK_OPT_TEXT, &a.join, "TEXT", NULL, 0, 0, "join lines with this"},
         {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0, "special-token strings in the text become special tokens"},
         {"--strip-bos", BK_OPT_FLAG, &a.strip_bos, NULL, NULL, 0, 0, "BOS ids inside the text are removed"},

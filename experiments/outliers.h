@@ -53,7 +53,7 @@ bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *sampl
 #define BK_OUTLIER_STAGES 3
 typedef struct bk_outlier_report {
     const bk_tokenizer *tok;
-    const char *model, *text, *rotate, *scheme;
+    const char *model, *text, *rotate, *scheme, *bos;
     bk_outlier_limits limits;
     const bk_samples *samples;
     bk_outlier_stage stage[BK_OUTLIER_STAGES]; /* original, rotated, with prefix: those that were asked for */

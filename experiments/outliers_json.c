@@ -102,6 +102,7 @@ static bk_status build(const bk_outlier_report *r, bk_json *o, bk_error *err)
     bk_json *stages = bk_json_array(), *chosen = bk_json_object();
     bk_json_set(o, "model", text_of(r->model));
     bk_json_set(o, "text", text_of(r->text));
+    bk_json_set(o, "bos", text_of(r->bos));
     bk_json_set(o, "samples", bk_json_of_int(r->samples->n));
     bk_json_set(o, "seqlen", bk_json_of_int(r->samples->seqlen));
     bk_json_set(o, "threshold", bk_json_of_num(r->limits.upper));

@@ -12,8 +12,8 @@
 static void print_head(const bk_outlier_report *r)
 {
     char model[BK_PRINTABLE_ROOM], text[BK_PRINTABLE_ROOM];
-    printf("model      %s\ntext       %s: %lld sequences of %lld tokens\nrotation   %s\n", bk_printable(r->model, strlen(r->model), model, sizeof model),
-           bk_printable(r->text, strlen(r->text), text, sizeof text), (long long)r->samples->n, (long long)r->samples->seqlen, r->rotate);
+    printf("model      %s\ntext       %s: %lld sequences of %lld tokens\nbos        %s\nrotation   %s\n", bk_printable(r->model, strlen(r->model), model, sizeof model),
+           bk_printable(r->text, strlen(r->text), text, sizeof text), (long long)r->samples->n, (long long)r->samples->seqlen, r->bos, r->rotate);
 }
 
 static bk_status print_prefix(const bk_outlier_report *r, bk_error *err)
