@@ -120,7 +120,7 @@ static char *dump_config(const dump_state *s)
 {
     const bk_prefix *p = bk_runner_prefix(&s->runner);
     bk_json *o = bk_json_object(), *ids = bk_json_array();
-    const char *rotate = s->a->choice.rotate ? s->a->choice.rotate : "none";
+    const char *rotate = s->lab.quantized ? "as quantized" : s->a->choice.rotate ? s->a->choice.rotate : "none";
     for (int64_t i = 0; i < p->n; i++) bk_json_push(ids, bk_json_of_int(p->ids[i]));
     bk_json_set(o, "text_sha256", bk_json_of_str(s->text.ledger.sha256, strlen(s->text.ledger.sha256)));
     bk_json_set(o, "seqlen", bk_json_of_int(s->samples.seqlen));

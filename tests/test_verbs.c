@@ -394,9 +394,13 @@ END_TEST
 
 START_TEST(dump_that_does_not_fit_leaves_nothing)
 {
+    struct rlimit before;
     signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &(struct rlimit){16384, 16384});
-    ck_assert_int_eq(DUMP("--sites", "down_in", "--seqlen", "32", "--windows", "8"), BK_EXIT_SPACE);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){16384, before.rlim_max}), 0);
+    int code = DUMP("--sites", "down_in", "--seqlen", "32", "--windows", "8");
+    setrlimit(RLIMIT_FSIZE, &before);
+    ck_assert_int_eq(code, BK_EXIT_SPACE);
     ck_assert(!bk_exists(out));
     strcat(out, ".partial");
     ck_assert(!bk_exists(out));
