@@ -9,7 +9,8 @@
 /* Characters that move the cursor, change the direction of writing, or cannot be seen. */
 static bool hidden(uint32_t cp)
 {
-    static const uint32_t range[][2] = {{0, 0x1f}, {0x7f, 0x9f}, {0xad, 0xad}, {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}};
+    static const uint32_t range[][2] = {{0, 0x1f},        {0x7f, 0x9f},     {0xad, 0xad},    {0x200b, 0x200f},
+                                        {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}};
     for (size_t i = 0; i < sizeof range / sizeof range[0]; i++)
         if (cp >= range[i][0] && cp <= range[i][1]) return true;
     return false;
@@ -22,10 +23,14 @@ static size_t show(const char *s, size_t n, char out[16])
     uint32_t cp;
     size_t used = bk_utf8_char(s, n, &cp);
     const char *at = *s ? strchr(plain, *s) : NULL;
-    if (at) snprintf(out, 16, "\\%c", letter[at - plain]);
-    else if (!used || (used == 1 && hidden(cp))) snprintf(out, 16, "\\x%02x", (unsigned char)*s);
-    else if (hidden(cp)) snprintf(out, 16, "\\u{%x}", (unsigned)cp);
-    else snprintf(out, 16, "%.*s", (int)used, s);
+    if (at)
+        snprintf(out, 16, "\\%c", letter[at - plain]);
+    else if (!used || (used == 1 && hidden(cp)))
+        snprintf(out, 16, "\\x%02x", (unsigned char)*s);
+    else if (hidden(cp))
+        snprintf(out, 16, "\\u{%x}", (unsigned)cp);
+    else
+        snprintf(out, 16, "%.*s", (int)used, s);
     return used ? used : 1;
 }
 

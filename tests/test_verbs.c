@@ -1,4 +1,5 @@
-/* generate, dump and outliers, through their handlers, on a model that was made for them: what it does is known beforehand. */
+/* generate, dump and outliers, through their handlers, on a model that was made for them: what it does is known beforehand.
+ */
 #include <check.h>
 #include <fcntl.h>
 #include <math.h>
@@ -23,8 +24,9 @@
 #include "tests/tiny_model.h"
 
 /* --- the model ---
- * Tokens are the 256 bytes and </s>. Attention does nothing; the letter after x is x + 1, after z comes </s>. A '.' has a large last channel that
- * only gate and up read: it is an upper outlier at down_raw and block_out, and, since the norm makes its other channels small, a lower one at query and key. */
+ * Tokens are the 256 bytes and </s>. Attention does nothing; the letter after x is x + 1, after z comes </s>. A '.' has a
+ * large last channel that only gate and up read: it is an upper outlier at down_raw and block_out, and, since the norm
+ * makes its other channels small, a lower one at query and key. */
 #define EOS 256
 #define VOCAB 257
 #define FLAG 300.0f
@@ -120,8 +122,10 @@ static void write_tokenizer(void)
 {
     FILE *to = fopen(in_folder("tokenizer.json"), "w");
     ck_assert_ptr_nonnull(to);
-    fputs("{\"added_tokens\": [{\"id\": 256, \"content\": \"</s>\", \"special\": true}], \"decoder\": {\"type\": \"ByteFallback\"},\n"
-          "\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"merges\": [], \"vocab\": {", to);
+    fputs("{\"added_tokens\": [{\"id\": 256, \"content\": \"</s>\", \"special\": true}], \"decoder\": {\"type\": "
+          "\"ByteFallback\"},\n"
+          "\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"merges\": [], \"vocab\": {",
+          to);
     for (int i = 0; i < 256; i++) fprintf(to, "%s\"<0x%02X>\": %d", i ? ", " : "", i, i);
     fputs("}}}\n", to);
     ck_assert_int_eq(fclose(to), 0);
@@ -204,7 +208,8 @@ static bk_json *printed_json(void)
 
 START_TEST(generate_follows_the_largest_logit)
 {
-    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "say abc", "--tokens", "5", "--json", NULL), 0);
+    ck_assert_int_eq(
+        call(bk_verb_generate, "generate", "--model", folder, "--prompt", "say abc", "--tokens", "5", "--json", NULL), 0);
     bk_json *o = printed_json();
     ck_assert_str_eq(bk_json_str(bk_json_get(o, "text"), ""), "defgh");
     ck_assert_uint_eq(bk_json_size(bk_json_get(o, "ids")), 5);
@@ -222,7 +227,8 @@ END_TEST
 
 START_TEST(generate_stops_at_the_end_of_the_text)
 {
-    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "x", "--tokens", "20", "--json", NULL), 0);
+    ck_assert_int_eq(
+        call(bk_verb_generate, "generate", "--model", folder, "--prompt", "x", "--tokens", "20", "--json", NULL), 0);
     bk_json *o = printed_json();
     ck_assert_str_eq(bk_json_str(bk_json_get(o, "text"), ""), "yz");
     ck_assert_uint_eq(bk_json_size(bk_json_get(o, "ids")), 3);
@@ -233,14 +239,17 @@ END_TEST
 
 START_TEST(generate_rotated_and_behind_a_prefix_says_the_same)
 {
-    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "k", "--tokens", "3", "--rotate", "all", "--prefix", "46,10", NULL), 0);
+    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "k", "--tokens", "3", "--rotate",
+                          "all", "--prefix", "46,10", NULL),
+                     0);
     ck_assert_str_eq(printed, "lmn\n");
 }
 END_TEST
 
 START_TEST(generate_text_that_is_no_utf8_is_still_json)
 {
-    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "\x7f", "--tokens", "2", "--json", NULL), 0);
+    ck_assert_int_eq(
+        call(bk_verb_generate, "generate", "--model", folder, "--prompt", "\x7f", "--tokens", "2", "--json", NULL), 0);
     bk_json *o = printed_json();
     ck_assert_int_eq(bk_json_int(bk_json_at(bk_json_get(o, "ids"), 0), -1), 0x80);
     bk_json_free(o);
@@ -255,7 +264,8 @@ END_TEST
 
 START_TEST(generate_refuses_more_tokens_than_positions)
 {
-    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "abc", "--tokens", "127", NULL), BK_EXIT_USAGE);
+    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", folder, "--prompt", "abc", "--tokens", "127", NULL),
+                     BK_EXIT_USAGE);
 }
 END_TEST
 
@@ -304,7 +314,8 @@ START_TEST(dump_stores_what_passed_the_site)
         double square = 0;
         for (int c = 0; c < 64; c++) square += pow((double)embedding(line[t % 32], c, 64), 2);
         for (int c = 0; c < 64; c++)
-            ck_assert_double_eq_tol((double)x[t * 64 + c], (double)embedding(line[t % 32], c, 64) / sqrt(square / 64 + 1e-5), 1e-4);
+            ck_assert_double_eq_tol((double)x[t * 64 + c],
+                                    (double)embedding(line[t % 32], c, 64) / sqrt(square / 64 + 1e-5), 1e-4);
     }
     free(x);
 }
@@ -344,7 +355,8 @@ START_TEST(dump_widens_when_asked)
 {
     int64_t width;
     bk_store_type type;
-    ck_assert_int_eq(DUMP("--sites", "down_raw", "--blocks", "0", "--seqlen", "32", "--windows", "2", "--overflow", "f32"), 0);
+    ck_assert_int_eq(DUMP("--sites", "down_raw", "--blocks", "0", "--seqlen", "32", "--windows", "2", "--overflow", "f32"),
+                     0);
     float *x = read_dataset("/blocks/000/sites/down_raw", &width, &type);
     ck_assert_int_eq(type, BK_STORE_F32);
     ck_assert_float_gt(x[19 * width], 65504);
@@ -354,7 +366,8 @@ END_TEST
 
 START_TEST(dump_stops_when_asked)
 {
-    ck_assert_int_eq(DUMP("--sites", "down_raw", "--seqlen", "32", "--windows", "2", "--overflow", "error"), BK_EXIT_NUMERIC);
+    ck_assert_int_eq(DUMP("--sites", "down_raw", "--seqlen", "32", "--windows", "2", "--overflow", "error"),
+                     BK_EXIT_NUMERIC);
     ck_assert(!bk_exists(out));
 }
 END_TEST
@@ -409,7 +422,9 @@ END_TEST
 
 /* --- outliers --- */
 
-#define OUTLIERS(...) call(bk_verb_outliers, "outliers", "--model", folder, "--text", text, "--seqlen", "32", "--samples", "4", __VA_ARGS__, NULL)
+#define OUTLIERS(...)                                                                                                      \
+    call(bk_verb_outliers, "outliers", "--model", folder, "--text", text, "--seqlen", "32", "--samples", "4", __VA_ARGS__, \
+         NULL)
 
 static const bk_json *stage_of(const bk_json *o, size_t i)
 {
@@ -432,7 +447,8 @@ START_TEST(outliers_finds_the_planted_tokens)
     for (int k = 0; k < 2; k++) {
         const bk_json *side = bk_json_get(s, sides[k]), *tokens = bk_json_get(side, "tokens");
         ck_assert_int_eq(bk_json_int(bk_json_get(side, "count"), -1), 4);
-        for (size_t i = 0; i < bk_json_size(tokens); i++) ck_assert_str_eq(bk_json_str(bk_json_get(bk_json_at(tokens, i), "text"), "?"), ".");
+        for (size_t i = 0; i < bk_json_size(tokens); i++)
+            ck_assert_str_eq(bk_json_str(bk_json_get(bk_json_at(tokens, i), "text"), "?"), ".");
     }
     ck_assert_int_eq(bk_json_int(bk_json_get(s, "shared"), -1), 4);
     ck_assert_double_gt(ratio_of(s, 0, "down_raw", "top1_over_median"), 64);
@@ -461,7 +477,8 @@ START_TEST(outliers_rotation_lowers_channels_but_not_down_raw)
 {
     ck_assert_int_eq(OUTLIERS("--json", "--prefix", "none"), 0);
     bk_json *o = printed_json();
-    double before = ratio_of(stage_of(o, 0), 0, "down_raw", "top1_over_median"), after = ratio_of(stage_of(o, 1), 0, "down_raw", "top1_over_median");
+    double before = ratio_of(stage_of(o, 0), 0, "down_raw", "top1_over_median"),
+           after = ratio_of(stage_of(o, 1), 0, "down_raw", "top1_over_median");
     ck_assert_double_eq_tol(after / before, 1, 1e-3);
     before = ratio_of(stage_of(o, 0), 0, "block_out", "top1_over_median");
     ck_assert_double_lt(ratio_of(stage_of(o, 1), 0, "block_out", "top1_over_median"), before / 2);
@@ -476,7 +493,8 @@ START_TEST(outliers_error_sits_on_the_outlier)
     const bk_json *e = bk_json_get(stage_of(o, 0), "error"), *share = bk_json_get(e, "share_of_worst");
     ck_assert_int_eq(bk_json_int(bk_json_get(o, "error_block"), -1), 1);
     ck_assert_double_gt(bk_json_num(bk_json_get(e, "mse"), -1), 0);
-    double one = bk_json_num(bk_json_at(share, 0), -1), two = bk_json_num(bk_json_at(share, 1), -1), three = bk_json_num(bk_json_at(share, 2), -1);
+    double one = bk_json_num(bk_json_at(share, 0), -1), two = bk_json_num(bk_json_at(share, 1), -1),
+           three = bk_json_num(bk_json_at(share, 2), -1);
     ck_assert_double_gt(one, 0.5);
     ck_assert(one <= two && two <= three && three <= 1 + 1e-12);
     bk_json_free(o);
@@ -489,7 +507,8 @@ START_TEST(outliers_columns_of_a_table_align)
     const char *head = strstr(printed, "block site"), *row = head ? strchr(head, '\n') : NULL;
     ck_assert_ptr_nonnull(row);
     int64_t width = row - head;
-    for (int i = 0; i < 2 * BK_SITE_COUNT; i++, row = strchr(row + 1, '\n')) ck_assert_int_eq(strchr(row + 1, '\n') - row - 1, width);
+    for (int i = 0; i < 2 * BK_SITE_COUNT; i++, row = strchr(row + 1, '\n'))
+        ck_assert_int_eq(strchr(row + 1, '\n') - row - 1, width);
 }
 END_TEST
 
@@ -513,9 +532,16 @@ START_TEST(printable_escapes_what_a_terminal_would_obey)
         const char *in;
         size_t n;
         const char *want;
-    } c[] = {{"a b", 3, "a b"},         {"\n\t", 2, "\\n\\t"},         {"\x1b[31m", 5, "\\x1b[31m"}, {"a\0b", 3, "a\\x00b"},
-             {"\xff\xc3", 2, "\\xff\\xc3"}, {"\xc3\xa9", 2, "\xc3\xa9"}, {"\xe2\x80\xae", 3, "\\u{202e}"}, {"\"\\", 2, "\\\"\\\\"},
-             {"\xc2\x85", 2, "\\u{85}"},  {"", 0, ""}};
+    } c[] = {{"a b", 3, "a b"},
+             {"\n\t", 2, "\\n\\t"},
+             {"\x1b[31m", 5, "\\x1b[31m"},
+             {"a\0b", 3, "a\\x00b"},
+             {"\xff\xc3", 2, "\\xff\\xc3"},
+             {"\xc3\xa9", 2, "\xc3\xa9"},
+             {"\xe2\x80\xae", 3, "\\u{202e}"},
+             {"\"\\", 2, "\\\"\\\\"},
+             {"\xc2\x85", 2, "\\u{85}"},
+             {"", 0, ""}};
     char to[64];
     ck_assert_str_eq(bk_printable(c[_i].in, c[_i].n, to, sizeof to), c[_i].want);
 }
@@ -532,7 +558,8 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("verbs");
-    TCase *g = tcase_create("generate"), *d = tcase_create("dump"), *o = tcase_create("outliers"), *p = tcase_create("printable"), *all[] = {g, d, o};
+    TCase *g = tcase_create("generate"), *d = tcase_create("dump"), *o = tcase_create("outliers"),
+          *p = tcase_create("printable"), *all[] = {g, d, o};
     tcase_add_checked_fixture(g, setup, teardown);
     tcase_add_checked_fixture(d, setup_dump, teardown);
     tcase_add_checked_fixture(o, setup_dump, teardown);
