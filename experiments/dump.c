@@ -28,7 +28,7 @@ typedef struct dump_state {
     bk_text text;
     bk_samples samples;
     bk_store *store;
-    bk_dset *dset[BK_SITE_COUNT]; /* of the block that is running */
+    bk_dset *dset[BK_SITE_COUNT];   /* of the block that is running */
     int64_t written[BK_SITE_COUNT]; /* samples */
     int64_t saturated, datasets;
     float *host; /* a batch at the widest site */
@@ -40,13 +40,15 @@ typedef struct dump_state {
 } dump_state;
 
 /* Index of a word in a list; BK_EINVAL with the nearest one. */
-static bk_status find_word(const char *option, const char *typed, size_t len, const char *const *words, int n, int *at, bk_error *err)
+static bk_status find_word(const char *option, const char *typed, size_t len, const char *const *words, int n, int *at,
+                           bk_error *err)
 {
     char word[64], near[128];
     snprintf(word, sizeof word, "%.*s", (int)(len < 60 ? len : 60), typed);
     for (*at = 0; *at < n; (*at)++)
         if (!strcmp(words[*at], word)) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s: unknown value '%s'%s", option, word, bk_suggest_text(word, words, (size_t)n, near, sizeof near));
+    return bk_fail(err, BK_EINVAL, "%s: unknown value '%s'%s", option, word,
+                   bk_suggest_text(word, words, (size_t)n, near, sizeof near));
 }
 
 static bk_status parse_sites(const char *text, unsigned *sites, bk_error *err)
@@ -64,7 +66,8 @@ static bk_status parse_sites(const char *text, unsigned *sites, bk_error *err)
 
 static bk_status bad_blocks(const char *text, int64_t layers, bk_error *err)
 {
-    return bk_fail(err, BK_EINVAL, "--blocks '%.60s': want all, or numbers and ranges like 0,1,2-5 below %lld", text, (long long)layers);
+    return bk_fail(err, BK_EINVAL, "--blocks '%.60s': want all, or numbers and ranges like 0,1,2-5 below %lld", text,
+                   (long long)layers);
 }
 
 static bool block_number(const char **p, int64_t layers, int64_t *out)
@@ -120,7 +123,7 @@ static char *dump_config(const dump_state *s)
 {
     const bk_prefix *p = bk_runner_prefix(&s->runner);
     bk_json *o = bk_json_object(), *ids = bk_json_array();
-    const char *rotate = s->a->choice.rotate ? s->a->choice.rotate : "none";
+    const char *rotate = s->lab.quantized ? "as quantized" : s->a->choice.rotate ? s->a->choice.rotate : "none";
     for (int64_t i = 0; i < p->n; i++) bk_json_push(ids, bk_json_of_int(p->ids[i]));
     bk_json_set(o, "text_sha256", bk_json_of_str(s->text.ledger.sha256, strlen(s->text.ledger.sha256)));
     bk_json_set(o, "seqlen", bk_json_of_int(s->samples.seqlen));
@@ -137,8 +140,12 @@ static bk_status open_store(dump_state *s, bk_error *err)
     char sha256[65], *config = dump_config(s);
     if (!config) return bk_fail(err, BK_ENOMEM, "no memory to describe the dump");
     const bk_rotation *rotation = bk_source_rotation(s->runner.src);
-    bk_store_meta meta = {.schema = "brick.dump", .model = bk_model_name(s->lab.model), .model_sha256 = sha256, .config = config,
-                          .has_seed = rotation->r1_signs || rotation->r2_signs, .seed = s->a->choice.seed,
+    bk_store_meta meta = {.schema = "brick.dump",
+                          .model = bk_model_name(s->lab.model),
+                          .model_sha256 = sha256,
+                          .config = config,
+                          .has_seed = rotation->r1_signs || rotation->r2_signs,
+                          .seed = s->a->choice.seed,
                           .prefix_len = bk_runner_prefix(&s->runner)->n};
     bk_status st = bk_model_sha256(s->lab.model, sha256, err);
     if (!st) st = bk_store_create(&s->store, s->a->out, &meta, (int)s->a->gzip, err);
@@ -187,7 +194,9 @@ static void close_datasets(dump_state *s, int64_t layer)
         if (!s->dset[i]) continue;
         int64_t saturated = bk_dset_info_of(s->dset[i])->saturated;
         if (saturated)
-            bk_log(BK_LOG_WARN, "block %lld, %s: %lld values beyond what f16 holds were stored as 65504 (--dtype f32 or --overflow f32 keeps them)",
+            bk_log(BK_LOG_WARN,
+                   "block %lld, %s: %lld values beyond what f16 holds were stored as 65504 (--dtype f32 or --overflow f32 "
+                   "keeps them)",
                    (long long)layer, bk_site_name[i], (long long)saturated);
         s->saturated += saturated;
         bk_dset_close(s->dset[i]);
@@ -260,8 +269,8 @@ static bk_status dump(dump_state *s, bk_error *err)
 static void print_result(const dump_state *s)
 {
     if (!s->a->json) {
-        printf("%s: %lld datasets, %lld samples of %lld tokens%s\n", s->a->out, (long long)s->datasets, (long long)s->samples.n,
-               (long long)s->samples.seqlen, s->saturated ? ", some values saturated" : "");
+        printf("%s: %lld datasets, %lld samples of %lld tokens%s\n", s->a->out, (long long)s->datasets,
+               (long long)s->samples.n, (long long)s->samples.seqlen, s->saturated ? ", some values saturated" : "");
         return;
     }
     bk_json *o = bk_json_object();
@@ -292,7 +301,13 @@ static void close_state(dump_state *s)
 
 int bk_verb_dump(int argc, char **argv)
 {
-    dump_args a = {.blocks = "all", .dtype = "f16", .bos = "auto", .overflow = "warn", .backend = "cpu", .seqlen = 512, .windows = -1,
+    dump_args a = {.blocks = "all",
+                   .dtype = "f16",
+                   .bos = "auto",
+                   .overflow = "warn",
+                   .backend = "cpu",
+                   .seqlen = 512,
+                   .windows = -1,
                    .choice = {.seed = 2}};
     const bk_opt opts[] = {
         {"--model", BK_OPT_TEXT, &a.model, "M", "", 0, 0, "GGUF file, Hugging Face folder, or run folder"},
@@ -303,13 +318,17 @@ int bk_verb_dump(int argc, char **argv)
         {"--seqlen", BK_OPT_INT, &a.seqlen, "N", "512", 1, 1e6, "tokens of a sample"},
         {"--windows", BK_OPT_INT, &a.windows, "N", "all", 1, 1e9, "number of samples"},
         {"--dtype", BK_OPT_TEXT, &a.dtype, "f16|f32", "f16", 0, 0, "type of the stored values"},
-        {"--overflow", BK_OPT_TEXT, &a.overflow, "warn|f32|error", "warn", 0, 0, "a value beyond f16: saturated, the dataset becomes f32, or the end"},
+        {"--overflow", BK_OPT_TEXT, &a.overflow, "warn|f32|error", "warn", 0, 0,
+         "a value beyond f16: saturated, the dataset becomes f32, or the end"},
         {"--gzip", BK_OPT_INT, &a.gzip, "N", "0", 0, 9, "level of compression; 0 = none"},
-        {"--prefix", BK_OPT_TEXT, &a.choice.prefix, "none|1,2,3", "none; a run's own", 0, 0, "prefixed tokens of a raw model"},
+        {"--prefix", BK_OPT_TEXT, &a.choice.prefix, "none|1,2,3", "none; a run's own", 0, 0,
+         "prefixed tokens of a raw model"},
         {"--rotate", BK_OPT_TEXT, &a.choice.rotate, "none|all|r1,..", "none", 0, 0, "rotations of a raw model"},
-        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0, "one BOS in front of the text if the tokenizer says so and there is no prefix"},
+        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0,
+         "one BOS in front of the text if the tokenizer says so and there is no prefix"},
         {"--join", BK_OPT_TEXT, &a.join, "TEXT", NULL, 0, 0, "join lines with this"},
-        {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0, "special-token strings in the text become special tokens"},
+        {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0,
+         "special-token strings in the text become special tokens"},
         {"--strip-bos", BK_OPT_FLAG, &a.strip_bos, NULL, NULL, 0, 0, "BOS ids inside the text are removed"},
         {"--seed", BK_OPT_INT, &a.choice.seed, "N", "2", 0, 9e15, "of the rotations"},
         {"--backend", BK_OPT_TEXT, &a.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
@@ -317,7 +336,8 @@ int bk_verb_dump(int argc, char **argv)
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"dump", "activations of chosen blocks and sites into HDF5", opts,
-                        "brick dump --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/alice29.txt --windows 4 --sites down_in,key --out x.h5\n"};
+                        "brick dump --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/alice29.txt --windows 4 "
+                        "--sites down_in,key --out x.h5\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     dump_state s = {.a = &a};

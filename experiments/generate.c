@@ -39,11 +39,13 @@ static bk_status read_prompt(generation *g, bk_error *err)
     int32_t *ids = NULL;
     int64_t n = 0;
     BK_TRY(bk_runner_bos(g->a->bos, &automatic, err));
-    bool bos = automatic && !bk_runner_prefix(&g->runner)->n && bk_tokenizer_add_bos(g->lab.tok) && bk_tokenizer_bos(g->lab.tok) >= 0;
+    bool bos = automatic && !bk_runner_prefix(&g->runner)->n && bk_tokenizer_add_bos(g->lab.tok) &&
+               bk_tokenizer_bos(g->lab.tok) >= 0;
     BK_TRY(bk_tokenizer_encode(g->lab.tok, g->a->prompt, strlen(g->a->prompt), g->a->parse_special, &ids, &n, err));
     g->ids = malloc((size_t)(n + 1 + g->a->tokens) * sizeof *g->ids);
     if (g->ids) {
-        if (bos && !(n && ids[0] == bk_tokenizer_bos(g->lab.tok))) g->ids[g->n_prompt++] = (int32_t)bk_tokenizer_bos(g->lab.tok);
+        if (bos && !(n && ids[0] == bk_tokenizer_bos(g->lab.tok)))
+            g->ids[g->n_prompt++] = (int32_t)bk_tokenizer_bos(g->lab.tok);
         if (n) memcpy(g->ids + g->n_prompt, ids, (size_t)n * sizeof *ids);
         g->n = g->n_prompt += n;
     }
@@ -61,7 +63,8 @@ static bk_status prepare_blocks(generation *g, bk_error *err)
     opt.tokens = tokens;
     bool resident = bk_block_bytes(g->lab.be, cfg, &opt) <= RESIDENT_BYTES / (size_t)cfg->layers;
     g->n_blocks = resident ? cfg->layers : 1;
-    if (!(g->block = calloc((size_t)g->n_blocks, sizeof *g->block))) return bk_fail(err, BK_ENOMEM, "no memory for the blocks");
+    if (!(g->block = calloc((size_t)g->n_blocks, sizeof *g->block)))
+        return bk_fail(err, BK_ENOMEM, "no memory for the blocks");
     for (int64_t l = 0; l < g->n_blocks; l++) {
         BK_TRY(bk_runner_block(&g->runner, tokens, &g->block[l], err));
         if (resident) BK_TRY(bk_runner_load(&g->runner, l, g->block[l], err));
@@ -93,7 +96,8 @@ static bk_status run_sequence(generation *g, bk_error *err)
     int64_t c = bk_source_config(g->runner.src)->hidden;
     bk_stream *h = NULL;
     float *all = malloc((size_t)(g->n * c) * sizeof *all);
-    bk_status st = all ? bk_stream_create(&h, 1, g->n, c, err) : bk_fail(err, BK_ENOMEM, "no memory for %lld hidden states", (long long)g->n);
+    bk_status st = all ? bk_stream_create(&h, 1, g->n, c, err)
+                       : bk_fail(err, BK_ENOMEM, "no memory for %lld hidden states", (long long)g->n);
     if (!st) st = run_blocks(g, h, err);
     if (!st) st = bk_stream_read(h, 0, 1, all, err);
     if (!st) memcpy(g->last, all + (g->n - 1) * c, (size_t)c * sizeof *all);
@@ -102,12 +106,14 @@ static bk_status run_sequence(generation *g, bk_error *err)
     return st ? st : bk_logits(g->head_ctx, g->runner.src, g->last, 1, g->logits, err);
 }
 
-/* The largest logit; the smallest id among equals. Rows beyond the tokenizer's table are padding that no text stands for. */
+/* The largest logit; the smallest id among equals. Rows beyond the tokenizer's table are padding that no text stands for.
+ */
 static bk_status choose(const generation *g, int32_t *id, bk_error *err)
 {
     *id = 0;
     for (int64_t i = 0; i < bk_tokenizer_size(g->lab.tok); i++) {
-        if (!isfinite(g->logits[i])) return bk_fail(err, BK_ENUMERIC, "the logit of token %lld is not finite", (long long)i);
+        if (!isfinite(g->logits[i]))
+            return bk_fail(err, BK_ENUMERIC, "the logit of token %lld is not finite", (long long)i);
         if (g->logits[i] > g->logits[*id]) *id = (int32_t)i;
     }
     return BK_OK;
@@ -187,18 +193,22 @@ int bk_verb_generate(int argc, char **argv)
         {"--model", BK_OPT_TEXT, &a.model, "M", "", 0, 0, "GGUF file, Hugging Face folder, or run folder"},
         {"--prompt", BK_OPT_TEXT, &a.prompt, "TEXT", "", 0, 0, "what the text begins with"},
         {"--tokens", BK_OPT_INT, &a.tokens, "N", "64", 1, 1e6, "tokens to generate; an end-of-text token stops earlier"},
-        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0, "one BOS in front if the tokenizer says so and there is no prefix"},
-        {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0, "special-token strings in the prompt become special tokens"},
-        {"--prefix", BK_OPT_TEXT, &a.choice.prefix, "none|1,2,3", "none; a run's own", 0, 0, "prefixed tokens of a raw model"},
+        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0,
+         "one BOS in front if the tokenizer says so and there is no prefix"},
+        {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0,
+         "special-token strings in the prompt become special tokens"},
+        {"--prefix", BK_OPT_TEXT, &a.choice.prefix, "none|1,2,3", "none; a run's own", 0, 0,
+         "prefixed tokens of a raw model"},
         {"--rotate", BK_OPT_TEXT, &a.choice.rotate, "none|all|r1,..", "none", 0, 0, "rotations of a raw model"},
         {"--seed", BK_OPT_INT, &a.choice.seed, "N", "2", 0, 9e15, "of the rotations"},
         {"--backend", BK_OPT_TEXT, &a.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
         {"--threads", BK_OPT_INT, &a.threads, "N", "all", 0, 4096, "threads"},
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
-    const bk_cli cli = {"generate", "greedy text that goes on from a prompt", opts,
-                        "brick generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"The capital of France is\" --tokens 16\n"
-                        "brick generate --model runs/demo --prompt \"Alice was\" --json\n"};
+    const bk_cli cli = {
+        "generate", "greedy text that goes on from a prompt", opts,
+        "brick generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"The capital of France is\" --tokens 16\n"
+        "brick generate --model runs/demo --prompt \"Alice was\" --json\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     generation g = {.a = &a};

@@ -41,15 +41,19 @@ static bk_status parse_choices(outliers_state *s, bk_error *err)
     return BK_OK;
 }
 
-/* The same windows at all stages, so that they can be compared: with a BOS in front of the text where detection would have one. */
+/* The same windows at all stages, so that they can be compared; so where there is a stage with prefix, none of them has a
+ * BOS (decision 9). */
 static bk_status read_samples(outliers_state *s, bk_error *err)
 {
+    bool prefixed = s->automatic || s->report.n_prefix > 0;
     bk_text_policy policy = {.parse_special = s->a->parse_special, .strip_bos = s->a->strip_bos, .join = s->a->join};
     BK_TRY(bk_runner_bos(s->a->bos, &policy.bos_auto, err));
-    BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, false, &s->text, err));
+    BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, prefixed, &s->text, err));
+    s->report.bos = bk_bos_in_force(&s->lab, &s->text, &policy, prefixed);
     BK_TRY(bk_samples_draw(&s->text, s->a->seqlen, s->a->samples, 0, (uint64_t)s->a->seed, &s->samples, err));
     if (s->samples.n < s->a->samples)
-        bk_log(BK_LOG_WARN, "%s has %lld of the %lld samples asked for", s->a->text, (long long)s->samples.n, (long long)s->a->samples);
+        bk_log(BK_LOG_WARN, "%s has %lld of the %lld samples asked for", s->a->text, (long long)s->samples.n,
+               (long long)s->a->samples);
     return BK_OK;
 }
 
@@ -62,7 +66,8 @@ static int64_t worst_block(const bk_outlier_stage *s)
     return worst;
 }
 
-static bk_status run_stage(outliers_state *s, const char *name, const bk_rotation_spec *rotation, bool prefixed, bk_error *err)
+static bk_status run_stage(outliers_state *s, const char *name, const bk_rotation_spec *rotation, bool prefixed,
+                           bk_error *err)
 {
     bk_runner runner;
     bk_outlier_report *r = &s->report;
@@ -70,7 +75,8 @@ static bk_status run_stage(outliers_state *s, const char *name, const bk_rotatio
     bk_watch watch = bk_watch_progress(&s->progress);
     bk_status st = bk_runner_open_raw(&runner, &s->lab, rotation, err);
     if (!st && prefixed) st = bk_runner_set_prefix(&runner, r->prefix, r->n_prefix, err);
-    bk_progress_begin(&s->progress, name, r->n_stages + 1, 1 + s->rotated + (s->automatic || r->n_prefix), bk_model_config(s->lab.model)->layers);
+    bk_progress_begin(&s->progress, name, r->n_stages + 1, 1 + s->rotated + (s->automatic || r->n_prefix),
+                      bk_model_config(s->lab.model)->layers);
     if (!st) st = bk_outlier_stage_measure(stage, name, &runner, &s->samples, &s->a->limits, &watch, err);
     if (!st && r->block < 0) r->block = worst_block(stage);
     if (!st) st = bk_outlier_stage_error(stage, &runner, &s->samples, r->block, &s->quant, err);
@@ -97,9 +103,11 @@ static bk_status find_outliers(outliers_state *s, bk_error *err)
     if (!be) return err->code;
     BK_TRY(parse_choices(s, err));
     BK_TRY(bk_lab_open(&s->lab, s->a->model, be, err));
-    if (s->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized: outliers are looked for in raw models", s->a->model);
+    if (s->lab.quantized)
+        return bk_fail(err, BK_EINVAL, "%s is quantized: outliers are looked for in raw models", s->a->model);
     int64_t layers = bk_model_config(s->lab.model)->layers;
-    if (s->a->block >= layers) return bk_fail(err, BK_EINVAL, "--block %lld: the model has %lld", (long long)s->a->block, (long long)layers);
+    if (s->a->block >= layers)
+        return bk_fail(err, BK_EINVAL, "--block %lld: the model has %lld", (long long)s->a->block, (long long)layers);
     BK_TRY(read_samples(s, err));
     BK_TRY(run_stage(s, "original", &plain, false, err));
     if (s->rotated) BK_TRY(run_stage(s, "rotated", &s->rotation, false, err));
@@ -129,22 +137,34 @@ static bk_status report(outliers_state *s, double start, bk_error *err)
 
 int bk_verb_outliers(int argc, char **argv)
 {
-    outliers_args a = {.rotate = "all", .prefix = "auto", .scheme = "W4A4KV4-static", .bos = "auto", .backend = "cpu", .seqlen = 512, .samples = 8,
-                       .block = -1, .seed = 2, .limits = {64, 8}};
+    outliers_args a = {.rotate = "all",
+                       .prefix = "auto",
+                       .scheme = "W4A4KV4-static",
+                       .bos = "auto",
+                       .backend = "cpu",
+                       .seqlen = 512,
+                       .samples = 8,
+                       .block = -1,
+                       .seed = 2,
+                       .limits = {64, 8}};
     const bk_opt opts[] = {
         {"--model", BK_OPT_TEXT, &a.model, "M", "", 0, 0, "GGUF file or Hugging Face folder"},
         {"--text", BK_OPT_TEXT, &a.text, "FILE", "", 0, 0, ".txt or .jsonl to look at"},
         {"--seqlen", BK_OPT_INT, &a.seqlen, "N", "512", 2, 1e6, "tokens of a sequence"},
         {"--samples", BK_OPT_INT, &a.samples, "N", "8", 1, 1e6, "sequences"},
         {"--threshold", BK_OPT_REAL, &a.limits.upper, "X", "64", 1, 1e9, "upper outlier tokens: magnitude over median"},
-        {"--lower-threshold", BK_OPT_REAL, &a.limits.lower, "X", "8", 1, 1e9, "lower outlier tokens: median over magnitude"},
+        {"--lower-threshold", BK_OPT_REAL, &a.limits.lower, "X", "8", 1, 1e9,
+         "lower outlier tokens: median over magnitude"},
         {"--rotate", BK_OPT_TEXT, &a.rotate, "none|all|r1,..", "all", 0, 0, "rotations of the second and third stage"},
-        {"--prefix", BK_OPT_TEXT, &a.prefix, "none|auto|1,2,3", "auto", 0, 0, "prefix of the third stage; auto: from the outliers found"},
+        {"--prefix", BK_OPT_TEXT, &a.prefix, "none|auto|1,2,3", "auto", 0, 0,
+         "prefix of the third stage; auto: from the outliers found"},
         {"--block", BK_OPT_INT, &a.block, "N", "largest ratio at down_raw", 0, 1e6, "the block whose error is measured"},
         {"--scheme", BK_OPT_TEXT, &a.scheme, "S", "W4A4KV4-static", 0, 0, "how it is quantized (brick list schemes)"},
-        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0, "one BOS in front of the text if the tokenizer says so"},
+        {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0,
+         "one BOS in front of the text if the tokenizer says so and there is no prefix"},
         {"--join", BK_OPT_TEXT, &a.join, "TEXT", NULL, 0, 0, "join lines with this"},
-        {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0, "special-token strings in the text become special tokens"},
+        {"--parse-special", BK_OPT_FLAG, &a.parse_special, NULL, NULL, 0, 0,
+         "special-token strings in the text become special tokens"},
         {"--strip-bos", BK_OPT_FLAG, &a.strip_bos, NULL, NULL, 0, 0, "BOS ids inside the text are removed"},
         {"--seed", BK_OPT_INT, &a.seed, "N", "2", 0, 9e15, "of windows and rotations"},
         {"--backend", BK_OPT_TEXT, &a.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
@@ -155,7 +175,8 @@ int bk_verb_outliers(int argc, char **argv)
                         "brick outliers --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/lcet10.txt\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
-    outliers_state s = {.a = &a, .report = {.text = a.text, .rotate = a.rotate, .scheme = a.scheme, .limits = a.limits, .block = a.block}};
+    outliers_state s = {
+        .a = &a, .report = {.text = a.text, .rotate = a.rotate, .scheme = a.scheme, .limits = a.limits, .block = a.block}};
     bk_error err = {0};
     bk_status st = report(&s, bk_seconds(), &err);
     close_state(&s);

@@ -5,22 +5,24 @@
 
 #include "experiments/runner.h"
 
-/* What a token can be: magnitude / median above the upper threshold at down_raw or block_out, median / magnitude above the lower one at query or key. */
+/* What a token can be: magnitude / median above the upper threshold at down_raw or block_out, median / magnitude above the
+ * lower one at query or key. */
 typedef enum { BK_UPPER_DOWN_RAW, BK_UPPER_BLOCK_OUT, BK_LOWER_QUERY, BK_LOWER_KEY, BK_OUTLIER_KINDS } bk_outlier_kind;
 #define BK_UPPER_KINDS (1u << BK_UPPER_DOWN_RAW | 1u << BK_UPPER_BLOCK_OUT)
 #define BK_LOWER_KINDS (1u << BK_LOWER_QUERY | 1u << BK_LOWER_KEY)
 
 #define BK_ERROR_TOP 3
 typedef struct bk_block_error {
-    double mse;                 /* squared error of the output of the quantized block, mean over tokens and channels */
-    double relative;            /* the same over the mean square of the block's output */
-    double share[BK_ERROR_TOP]; /* of a sequence's squared error, carried by its worst 1, 2, 3 tokens; mean over sequences */
+    double mse;      /* squared error of the output of the quantized block, mean over tokens and channels */
+    double relative; /* the same over the mean square of the block's output */
+    double
+        share[BK_ERROR_TOP]; /* of a sequence's squared error, carried by its worst 1, 2, 3 tokens; mean over sequences */
 } bk_block_error;
 
 typedef struct bk_outlier_stage {
     const char *name;
     int64_t layers, samples, tokens;
-    double *top, *low;                 /* [layers, BK_SITE_COUNT]: largest / median, median / smallest; mean over sequences */
+    double *top, *low; /* [layers, BK_SITE_COUNT]: largest / median, median / smallest; mean over sequences */
     int32_t *blocks[BK_OUTLIER_KINDS]; /* [samples, tokens]: number of blocks in which the token is one of that kind */
     bk_outliers upper;                 /* those at down_raw, for the choice of a prefix */
     bk_block_error error;
@@ -31,11 +33,12 @@ typedef struct bk_outlier_limits {
 } bk_outlier_limits;
 
 /* Runs ids through all blocks in full precision and measures. */
-bk_status bk_outlier_stage_measure(bk_outlier_stage *s, const char *name, bk_runner *r, const bk_samples *samples, const bk_outlier_limits *limits,
-                                   const bk_watch *watch, bk_error *err) BK_MUST_USE;
-/* Error of one block that is quantized and initialised on the inputs that it gets in full precision, which are these samples'. */
-bk_status bk_outlier_stage_error(bk_outlier_stage *s, bk_runner *r, const bk_samples *samples, int64_t layer, const bk_block_quant *quant,
-                                 bk_error *err) BK_MUST_USE;
+bk_status bk_outlier_stage_measure(bk_outlier_stage *s, const char *name, bk_runner *r, const bk_samples *samples,
+                                   const bk_outlier_limits *limits, const bk_watch *watch, bk_error *err) BK_MUST_USE;
+/* Error of one block that is quantized and initialised on the inputs that it gets in full precision, which are these
+ * samples'. */
+bk_status bk_outlier_stage_error(bk_outlier_stage *s, bk_runner *r, const bk_samples *samples, int64_t layer,
+                                 const bk_block_quant *quant, bk_error *err) BK_MUST_USE;
 void bk_outlier_stage_free(bk_outlier_stage *s);
 /* True if the token is, in any block, of one of these kinds (a mask). */
 bool bk_outlier_token(const bk_outlier_stage *s, int64_t token, unsigned kinds);
@@ -47,13 +50,13 @@ typedef struct bk_outlier_content {
     int32_t id;
     int64_t count, at_start; /* at_start: at position 0 of a sequence */
 } bk_outlier_content;
-bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *samples, unsigned kinds, bk_outlier_content **out, int64_t *n,
-                              bk_error *err) BK_MUST_USE;
+bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *samples, unsigned kinds,
+                              bk_outlier_content **out, int64_t *n, bk_error *err) BK_MUST_USE;
 
 #define BK_OUTLIER_STAGES 3
 typedef struct bk_outlier_report {
     const bk_tokenizer *tok;
-    const char *model, *text, *rotate, *scheme;
+    const char *model, *text, *rotate, *scheme, *bos;
     bk_outlier_limits limits;
     const bk_samples *samples;
     bk_outlier_stage stage[BK_OUTLIER_STAGES]; /* original, rotated, with prefix: those that were asked for */

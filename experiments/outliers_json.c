@@ -37,8 +37,8 @@ static bk_json *block_ratios(const bk_outlier_stage *s, int64_t layer)
 }
 
 /* The two kinds of a side (upper or lower) from `first` on. */
-static bk_status side(const bk_outlier_report *r, const bk_outlier_stage *s, bk_outlier_kind first, unsigned mask, const char *const site[2],
-                      bk_json *o, bk_error *err)
+static bk_status side(const bk_outlier_report *r, const bk_outlier_stage *s, bk_outlier_kind first, unsigned mask,
+                      const char *const site[2], bk_json *o, bk_error *err)
 {
     bk_json *list = bk_json_array();
     bk_json_set(o, "count", bk_json_of_int(bk_outlier_count(s, mask)));
@@ -53,7 +53,8 @@ static bk_status side(const bk_outlier_report *r, const bk_outlier_stage *s, bk_
         bk_json_set(t, "position", bk_json_of_int(i % s->tokens));
         bk_json_set(t, "id", bk_json_of_int(r->samples->ids[i]));
         bk_json_set(t, "text", text);
-        for (int k = 0; k < 2; k++) bk_json_set(t, site[k], bk_json_of_int(s->blocks[first + k][i])); /* in so many blocks */
+        for (int k = 0; k < 2; k++)
+            bk_json_set(t, site[k], bk_json_of_int(s->blocks[first + k][i])); /* in so many blocks */
     }
     return BK_OK;
 }
@@ -102,6 +103,7 @@ static bk_status build(const bk_outlier_report *r, bk_json *o, bk_error *err)
     bk_json *stages = bk_json_array(), *chosen = bk_json_object();
     bk_json_set(o, "model", text_of(r->model));
     bk_json_set(o, "text", text_of(r->text));
+    bk_json_set(o, "bos", text_of(r->bos));
     bk_json_set(o, "samples", bk_json_of_int(r->samples->n));
     bk_json_set(o, "seqlen", bk_json_of_int(r->samples->seqlen));
     bk_json_set(o, "threshold", bk_json_of_num(r->limits.upper));

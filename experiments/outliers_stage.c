@@ -43,7 +43,8 @@ static void sequence_ratios(const float *maxima, int64_t n, double median, doubl
     *low = ratio(median, (double)least);
 }
 
-static void count_outliers(bk_outlier_stage *s, bk_outlier_kind kind, int64_t first, const float *maxima, double median, const bk_outlier_limits *limits)
+static void count_outliers(bk_outlier_stage *s, bk_outlier_kind kind, int64_t first, const float *maxima, double median,
+                           const bk_outlier_limits *limits)
 {
     for (int64_t t = 0; t < s->tokens; t++) {
         double m = (double)maxima[t];
@@ -65,7 +66,8 @@ static bk_status look_at_site(measuring *m, int64_t layer, bk_site_id site, bk_e
         for (int k = 0; k < BK_OUTLIER_KINDS; k++)
             if (kinds[k].site == site) count_outliers(s, k, i * s->tokens, maxima, median, m->limits);
         if (site == BK_SITE_DOWN_RAW)
-            BK_TRY(bk_outliers_add(&s->upper, layer, i, maxima, m->samples->ids + i * s->tokens, s->tokens, m->limits->upper, m->scratch, err));
+            BK_TRY(bk_outliers_add(&s->upper, layer, i, maxima, m->samples->ids + i * s->tokens, s->tokens,
+                                   m->limits->upper, m->scratch, err));
     }
     s->top[layer * BK_SITE_COUNT + site] = sum_top / (double)s->samples;
     s->low[layer * BK_SITE_COUNT + site] = sum_low / (double)s->samples;
@@ -99,26 +101,17 @@ static bk_status commit_pass(measuring *m, bk_block *b)
     return bk_ctx_commit(m->ctx);
 }
 
-/* The tap keeps a tensor per site beside the block's own: the dry run has to see it too. */
-static bk_status commit_tapped(measuring *m)
-{
-    bk_ctx_measure(m->ctx);
-    BK_TRY(bk_block_pass_measure(m->ctx, m->block, m->samples->n, m->samples->seqlen));
-    int64_t rows = bk_pass_batch(m->samples->n, m->samples->seqlen) * m->samples->seqlen;
-    for (int i = 0; i < BK_SITE_COUNT; i++) bk_real_new(m->ctx, 1, &rows, "maxima");
-    return bk_ctx_commit(m->ctx);
-}
-
 static bk_status measure_blocks(measuring *m, const bk_watch *watch, bk_error *err)
 {
     m->block->tap = bk_maxima_tap;
     m->block->tap_user = &m->maxima;
-    BK_TRY(commit_tapped(m));
+    BK_TRY(commit_pass(m, m->block));
     for (int64_t l = 0; l < m->s->layers; l++) {
         if (watch) BK_TRY(watch->step(watch->user, l, m->s->layers, err));
         BK_TRY(bk_runner_load(m->r, l, m->block, err));
         bk_maxima_begin_block(&m->maxima);
-        if (bk_block_pass(m->ctx, m->block, m->h, m->h, err) || err->code) return bk_error_prefix(err, "block %lld", (long long)l);
+        if (bk_block_pass(m->ctx, m->block, m->h, m->h, err) || err->code)
+            return bk_error_prefix(err, "block %lld", (long long)l);
         for (int i = 0; i < BK_SITE_COUNT; i++) BK_TRY(look_at_site(m, l, i, err));
     }
     return watch ? watch->step(watch->user, m->s->layers, m->s->layers, err) : BK_OK;
@@ -133,12 +126,15 @@ static void release(measuring *m)
     bk_ctx_free(m->ctx);
 }
 
-bk_status bk_outlier_stage_measure(bk_outlier_stage *s, const char *name, bk_runner *r, const bk_samples *samples, const bk_outlier_limits *limits,
-                                   const bk_watch *watch, bk_error *err)
+bk_status bk_outlier_stage_measure(bk_outlier_stage *s, const char *name, bk_runner *r, const bk_samples *samples,
+                                   const bk_outlier_limits *limits, const bk_watch *watch, bk_error *err)
 {
     measuring m = {.s = s, .r = r, .samples = samples, .limits = limits};
     int64_t layers = bk_source_config(r->src)->layers;
-    *s = (bk_outlier_stage){.name = name, .layers = layers, .samples = samples->n, .tokens = samples->seqlen,
+    *s = (bk_outlier_stage){.name = name,
+                            .layers = layers,
+                            .samples = samples->n,
+                            .tokens = samples->seqlen,
                             .upper = {.sequences = samples->n, .blocks = layers}};
     bk_status st = allocate(&m, err);
     if (!st) st = bk_maxima_create(&m.maxima, (1u << BK_SITE_COUNT) - 1, s->samples, s->tokens, err);
@@ -157,7 +153,8 @@ static int falling(const void *a, const void *b)
 }
 
 /* Adds one sequence: per-token squared errors and the share of the worst ones. scratch [tokens] */
-static void add_sequence(bk_block_error *e, double *power, const float *want, const float *got, int64_t tokens, int64_t width, double *scratch)
+static void add_sequence(bk_block_error *e, double *power, const float *want, const float *got, int64_t tokens,
+                         int64_t width, double *scratch)
 {
     double sum = 0, worst = 0;
     for (int64_t t = 0; t < tokens; t++) {
@@ -198,7 +195,8 @@ static bk_status compare(bk_block_error *e, const bk_stream *want, const bk_stre
 }
 
 /* The block at `layer`, quantized, over the same inputs. */
-static bk_status quantized_output(measuring *m, int64_t layer, const bk_block_quant *quant, bk_block **q, bk_stream *out, bk_error *err)
+static bk_status quantized_output(measuring *m, int64_t layer, const bk_block_quant *quant, bk_block **q, bk_stream *out,
+                                  bk_error *err)
 {
     bk_block_options opt = m->r->block;
     opt.quant = quant;
@@ -210,11 +208,13 @@ static bk_status quantized_output(measuring *m, int64_t layer, const bk_block_qu
     return bk_block_pass(m->ctx, *q, m->h, out, err);
 }
 
-static bk_status block_error(measuring *m, int64_t layer, const bk_block_quant *quant, bk_block **q, bk_stream *out[2], bk_error *err)
+static bk_status block_error(measuring *m, int64_t layer, const bk_block_quant *quant, bk_block **q, bk_stream *out[2],
+                             bk_error *err)
 {
     BK_TRY(prepare(m, err));
     BK_TRY(commit_pass(m, m->block));
-    for (int i = 0; i < 2; i++) BK_TRY(bk_stream_create(&out[i], m->samples->n, m->samples->seqlen, m->block->cfg.hidden, err));
+    for (int i = 0; i < 2; i++)
+        BK_TRY(bk_stream_create(&out[i], m->samples->n, m->samples->seqlen, m->block->cfg.hidden, err));
     for (int64_t l = 0; l < layer; l++) {
         BK_TRY(bk_check_cancelled(err));
         BK_TRY(bk_runner_load(m->r, l, m->block, err));
@@ -226,8 +226,8 @@ static bk_status block_error(measuring *m, int64_t layer, const bk_block_quant *
     return compare(&m->s->error, out[0], out[1], err);
 }
 
-bk_status bk_outlier_stage_error(bk_outlier_stage *s, bk_runner *r, const bk_samples *samples, int64_t layer, const bk_block_quant *quant,
-                                 bk_error *err)
+bk_status bk_outlier_stage_error(bk_outlier_stage *s, bk_runner *r, const bk_samples *samples, int64_t layer,
+                                 const bk_block_quant *quant, bk_error *err)
 {
     measuring m = {.s = s, .r = r, .samples = samples};
     bk_block *q = NULL;
@@ -268,7 +268,8 @@ int64_t bk_outlier_count(const bk_outlier_stage *s, unsigned mask)
 int64_t bk_outlier_shared(const bk_outlier_stage *s)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < s->samples * s->tokens; i++) n += bk_outlier_token(s, i, BK_UPPER_KINDS) && bk_outlier_token(s, i, BK_LOWER_KINDS);
+    for (int64_t i = 0; i < s->samples * s->tokens; i++)
+        n += bk_outlier_token(s, i, BK_UPPER_KINDS) && bk_outlier_token(s, i, BK_LOWER_KINDS);
     return n;
 }
 
@@ -284,7 +285,8 @@ static int by_count(const void *a, const void *b)
     return x->count != y->count ? (x->count < y->count) - (x->count > y->count) : by_id(a, b);
 }
 
-bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *samples, unsigned mask, bk_outlier_content **out, int64_t *n, bk_error *err)
+bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *samples, unsigned mask, bk_outlier_content **out,
+                              int64_t *n, bk_error *err)
 {
     int64_t total = bk_outlier_count(s, mask), found = 0;
     bk_outlier_content *c = malloc((size_t)(total + 1) * sizeof *c);
@@ -297,7 +299,8 @@ bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *sampl
         if (*n && c[*n - 1].id == c[i].id) {
             c[*n - 1].count++;
             c[*n - 1].at_start += c[i].at_start;
-        } else c[(*n)++] = c[i];
+        } else
+            c[(*n)++] = c[i];
     }
     qsort(c, (size_t)*n, sizeof *c, by_count);
     *out = c;

@@ -12,8 +12,10 @@
 static void print_head(const bk_outlier_report *r)
 {
     char model[BK_PRINTABLE_ROOM], text[BK_PRINTABLE_ROOM];
-    printf("model      %s\ntext       %s: %lld sequences of %lld tokens\nrotation   %s\n", bk_printable(r->model, strlen(r->model), model, sizeof model),
-           bk_printable(r->text, strlen(r->text), text, sizeof text), (long long)r->samples->n, (long long)r->samples->seqlen, r->rotate);
+    printf("model      %s\ntext       %s: %lld sequences of %lld tokens\nbos        %s\nrotation   %s\n",
+           bk_printable(r->model, strlen(r->model), model, sizeof model),
+           bk_printable(r->text, strlen(r->text), text, sizeof text), (long long)r->samples->n,
+           (long long)r->samples->seqlen, r->bos, r->rotate);
 }
 
 static bk_status print_prefix(const bk_outlier_report *r, bk_error *err)
@@ -45,8 +47,9 @@ static void print_cells(const bk_outlier_report *r, int64_t at)
 static void print_ratios(const bk_outlier_report *r)
 {
     int width = 13 * r->n_stages;
-    printf("\nLargest magnitudes of the tokens of a sequence; ratios per sequence, mean over sequences\n\n%-16s %*s  | %*s\n%5s %-10s", "", width - 1,
-           "top-1 / median", width - 1, "median / min-1", "block", "site");
+    printf("\nLargest magnitudes of the tokens of a sequence; ratios per sequence, mean over sequences\n\n%-16s %*s  | "
+           "%*s\n%5s %-10s",
+           "", width - 1, "top-1 / median", width - 1, "median / min-1", "block", "site");
     print_stage_names(r);
     fputs("  |", stdout);
     print_stage_names(r);
@@ -63,9 +66,11 @@ static void print_counts(const bk_outlier_report *r)
     static const struct {
         const char *what;
         unsigned kinds;
-    } row[] = {{"upper (either site)", BK_UPPER_KINDS},     {"  at down_raw", 1u << BK_UPPER_DOWN_RAW}, {"  at block_out", 1u << BK_UPPER_BLOCK_OUT},
-               {"lower (either site)", BK_LOWER_KINDS},     {"  at query", 1u << BK_LOWER_QUERY},       {"  at key", 1u << BK_LOWER_KEY}};
-    printf("\nOutlier tokens in any block, of %lld\nupper: magnitude > %g medians at down_raw or block_out; lower: median > %g magnitudes at query or key\n\n%-26s",
+    } row[] = {{"upper (either site)", BK_UPPER_KINDS},      {"  at down_raw", 1u << BK_UPPER_DOWN_RAW},
+               {"  at block_out", 1u << BK_UPPER_BLOCK_OUT}, {"lower (either site)", BK_LOWER_KINDS},
+               {"  at query", 1u << BK_LOWER_QUERY},         {"  at key", 1u << BK_LOWER_KEY}};
+    printf("\nOutlier tokens in any block, of %lld\nupper: magnitude > %g medians at down_raw or block_out; lower: median "
+           "> %g magnitudes at query or key\n\n%-26s",
            (long long)(r->samples->n * r->samples->seqlen), r->limits.upper, r->limits.lower, "");
     print_stage_names(r);
     putchar('\n');
@@ -86,20 +91,23 @@ static void print_places(const bk_outlier_report *r, const bk_outlier_stage *s, 
     size_t len = 0;
     for (int64_t i = 0, shown = 0; i < s->samples * s->tokens && shown < 4; i++) {
         if (r->samples->ids[i] != id || !bk_outlier_token(s, i, kinds)) continue;
-        len += (size_t)snprintf(text + len, sizeof text - len, "%s%lld:%lld", shown++ ? " " : "", (long long)(i / s->tokens), (long long)(i % s->tokens));
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s%lld:%lld", shown++ ? " " : "",
+                                (long long)(i / s->tokens), (long long)(i % s->tokens));
         if (len >= sizeof text - 1) break;
     }
     printf("  %-28.28s", text);
 }
 
-static bk_status print_content(const bk_outlier_report *r, const bk_outlier_stage *s, const char *what, unsigned kinds, bk_error *err)
+static bk_status print_content(const bk_outlier_report *r, const bk_outlier_stage *s, const char *what, unsigned kinds,
+                               bk_error *err)
 {
     bk_outlier_content *c = NULL;
     int64_t n;
     BK_TRY(bk_outlier_contents(s, r->samples, kinds, &c, &n, err));
     bk_status st = BK_OK;
-    if (n) printf("\n%s outlier tokens, %s (%lld different)\n\n%8s %8s %8s  %-28s  %s\n", what, s->name, (long long)n, "id", "count", "at 0",
-                  "sequence:position", "text");
+    if (n)
+        printf("\n%s outlier tokens, %s (%lld different)\n\n%8s %8s %8s  %-28s  %s\n", what, s->name, (long long)n, "id",
+               "count", "at 0", "sequence:position", "text");
     for (int64_t i = 0; !st && i < n && i < CONTENT_ROWS; i++) {
         char token[BK_PRINTABLE_ROOM];
         st = bk_token_printable(r->tok, c[i].id, token, err);
@@ -115,7 +123,8 @@ static bk_status print_content(const bk_outlier_report *r, const bk_outlier_stag
 
 static void print_errors(const bk_outlier_report *r)
 {
-    printf("\nError of block %lld, quantized %s, on its full-precision inputs; shares of a sequence's squared error, mean over sequences\n\n%-26s",
+    printf("\nError of block %lld, quantized %s, on its full-precision inputs; shares of a sequence's squared error, mean "
+           "over sequences\n\n%-26s",
            (long long)r->block, r->scheme, "");
     print_stage_names(r);
     printf("\n%-26s", "mean squared error");

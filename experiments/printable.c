@@ -9,7 +9,8 @@
 /* Characters that move the cursor, change the direction of writing, or cannot be seen. */
 static bool hidden(uint32_t cp)
 {
-    static const uint32_t range[][2] = {{0, 0x1f}, {0x7f, 0x9f}, {0xad, 0xad}, {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}};
+    static const uint32_t range[][2] = {{0, 0x1f},        {0x7f, 0x9f},     {0xad, 0xad},    {0x200b, 0x200f},
+                                        {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}};
     for (size_t i = 0; i < sizeof range / sizeof range[0]; i++)
         if (cp >= range[i][0] && cp <= range[i][1]) return true;
     return false;
@@ -22,22 +23,27 @@ static size_t show(const char *s, size_t n, char out[16])
     uint32_t cp;
     size_t used = bk_utf8_char(s, n, &cp);
     const char *at = *s ? strchr(plain, *s) : NULL;
-    if (at) snprintf(out, 16, "\\%c", letter[at - plain]);
-    else if (!used || (used == 1 && hidden(cp))) snprintf(out, 16, "\\x%02x", (unsigned char)*s);
-    else if (hidden(cp)) snprintf(out, 16, "\\u{%x}", (unsigned)cp);
-    else snprintf(out, 16, "%.*s", (int)used, s);
+    if (at)
+        snprintf(out, 16, "\\%c", letter[at - plain]);
+    else if (!used || (used == 1 && hidden(cp)))
+        snprintf(out, 16, "\\x%02x", (unsigned char)*s);
+    else if (hidden(cp))
+        snprintf(out, 16, "\\u{%x}", (unsigned)cp);
+    else
+        snprintf(out, 16, "%.*s", (int)used, s);
     return used ? used : 1;
 }
 
 char *bk_printable(const char *s, size_t n, char *to, size_t size)
 {
-    size_t len = 0;
+    size_t len = 0, cut = 0; /* cut: where "..." would still fit */
     for (size_t i = 0; i < n;) {
         char piece[16];
         i += show(s + i, n - i, piece);
         size_t more = strlen(piece);
-        if (len + more + (i < n ? 3 : 0) + 1 > size) {
-            memcpy(to + len, "...", 4);
+        if (len + 4 <= size) cut = len;
+        if (len + more + 1 > size) {
+            memcpy(to + cut, "...", 4);
             return to;
         }
         memcpy(to + len, piece, more);

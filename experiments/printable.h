@@ -8,11 +8,12 @@
 
 #define BK_PRINTABLE_ROOM 128
 
-/* `n` bytes with control characters, directional marks, broken UTF-8, quotes and backslashes escaped (\n \t \" \\ \xNN \u{NNNN}); what does not fit
- * into `size` bytes is cut and ends with "...". Returns `to`. */
+/* `n` bytes with control characters, directional marks, broken UTF-8, quotes and backslashes escaped (\n \t \" \\ \xNN
+ * \u{NNNN}); what does not fit into `size` bytes (at least 4) is cut and ends with "...". Returns `to`. */
 char *bk_printable(const char *s, size_t n, char *to, size_t size);
 
-/* The bytes that a token stands for in the middle of a text (a space at its start stays), malloc'd; special tokens as they are written. */
+/* The bytes that a token stands for in the middle of a text (a space at its start stays), malloc'd; special tokens as they
+ * are written. */
 bk_status bk_token_text(const bk_tokenizer *t, int32_t id, char **text, size_t *len, bk_error *err) BK_MUST_USE;
 /* The same, printable. */
 bk_status bk_token_printable(const bk_tokenizer *t, int32_t id, char to[BK_PRINTABLE_ROOM], bk_error *err) BK_MUST_USE;

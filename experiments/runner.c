@@ -23,10 +23,13 @@ bk_status bk_runner_set_prefix(bk_runner *r, const int32_t *ids, int64_t n, bk_e
 static bk_status open_quantized(bk_runner *r, const bk_lab *lab, const bk_runner_choice *choice, bk_error *err)
 {
     if (choice->prefix || (choice->rotate && strcmp(choice->rotate, "none")))
-        return bk_fail(err, BK_EINVAL, "%s is quantized already: --rotate and --prefix are for raw models", bk_model_path(lab->model));
+        return bk_fail(err, BK_EINVAL, "%s is quantized already: --rotate and --prefix are for raw models",
+                       bk_model_path(lab->model));
     r->quantized = lab->quantized;
-    r->block = (bk_block_options){.quant = bk_quantized_quant(r->quantized), .r3 = bk_quantized_r3(r->quantized),
-                                  .r4 = bk_quantized_r4(r->quantized), .prefix_len = bk_quantized_prefix(r->quantized)->n};
+    r->block = (bk_block_options){.quant = bk_quantized_quant(r->quantized),
+                                  .r3 = bk_quantized_r3(r->quantized),
+                                  .r4 = bk_quantized_r4(r->quantized),
+                                  .prefix_len = bk_quantized_prefix(r->quantized)->n};
     return bk_source_open(lab->model, NULL, &r->src, err);
 }
 
@@ -41,7 +44,9 @@ bk_status bk_runner_open(bk_runner *r, const bk_lab *lab, const bk_runner_choice
     BK_TRY(bk_rotation_parse(choice->rotate ? choice->rotate : "none", &rotation, err));
     rotation.seed = (uint64_t)choice->seed;
     BK_TRY(bk_prefix_parse(choice->prefix ? choice->prefix : "none", &automatic, ids, &n, err));
-    if (automatic) return bk_fail(err, BK_EINVAL, "--prefix auto is not possible here: `brick outliers` prints the ids to give instead");
+    if (automatic)
+        return bk_fail(err, BK_EINVAL,
+                       "--prefix auto is not possible here: `brick outliers` prints the ids to give instead");
     BK_TRY(bk_runner_open_raw(r, lab, &rotation, err));
     return bk_runner_set_prefix(r, ids, n, err);
 }
@@ -66,7 +71,8 @@ bk_status bk_runner_load(bk_runner *r, int64_t layer, bk_block *b, bk_error *err
     if (r->quantized) return bk_quantized_load(r->quantized, layer, b, err);
     BK_TRY(bk_source_block(r->src, layer, &r->weights, err));
     BK_TRY(bk_block_load(b, &r->weights, err));
-    return r->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&r->prefix, layer), bk_prefix_v(&r->prefix, layer), err) : BK_OK;
+    return r->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&r->prefix, layer), bk_prefix_v(&r->prefix, layer), err)
+                       : BK_OK;
 }
 
 const bk_prefix *bk_runner_prefix(const bk_runner *r)
@@ -77,8 +83,10 @@ const bk_prefix *bk_runner_prefix(const bk_runner *r)
 const bk_backend *bk_runner_backend(const char *name, int64_t threads, bk_error *err)
 {
     const bk_backend *be = bk_backend_named(name);
-    if (!be) bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", name);
-    else if (be->set_threads && threads) be->set_threads((int)threads);
+    if (!be)
+        bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", name);
+    else if (be->set_threads && threads)
+        be->set_threads((int)threads);
     return be;
 }
 

@@ -1,5 +1,5 @@
-/* A model that is ready to run block by block, whatever its kind: a raw one through its transforms with a prefix of given ids, or a run's quantized
- * one with the prefix that it carries. */
+/* A model that is ready to run block by block, whatever its kind: a raw one through its transforms with a prefix of given
+ * ids, or a run's quantized one with the prefix that it carries. */
 #ifndef BK_RUNNER_H
 #define BK_RUNNER_H
 
@@ -8,7 +8,7 @@
 typedef struct bk_runner {
     const bk_backend *be;
     bk_source *src;
-    bk_prefix prefix;     /* of a raw model; n = 0: none */
+    bk_prefix prefix;        /* of a raw model; n = 0: none */
     bk_quantized *quantized; /* NULL: raw; belongs to the lab */
     bk_block_options block;  /* what blocks are created with, all but `tokens` */
     bk_block_weights weights;

@@ -116,6 +116,8 @@ static hid_t create_chunked(bk_dset *d, hid_t type)
     for (int k = 0; k < info->rank; k++) dim[k] = (hsize_t)info->dim[k], chunk[k] = k ? dim[k] : 1;
     hid_t space = H5Screate_simple(info->rank, dim, NULL), dcpl = bk_store_dcpl(), dapl = by_sample_dapl();
     H5Pset_chunk(dcpl, info->rank, chunk);
+    /* A chunk that is alone is lost at closing when HDF5 allocates it bit by bit: its address is never written (1.10.8, no filter). */
+    if (dim[0] == 1) H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_LATE);
     if (d->store->gzip > 0) {
         H5Pset_shuffle(dcpl);
         H5Pset_deflate(dcpl, (unsigned)d->store->gzip);
