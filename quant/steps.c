@@ -12,8 +12,8 @@ void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax)
 /* s = 2 m / Q puts the largest magnitude on a half step; lowered by ulps until it lies on or above it, whatever the rounding (decision 22). */
 static float full_step(float m, int bits)
 {
-    float q = (float)((1 << bits) - 1), s = 2 * m / q;
-    while (s > 0 && m / s < q / 2) s = nextafterf(s, 0);
+    float half = (float)((1 << bits) - 1) / 2, s = m / half;
+    while (s > 0 && m / s < half) s = nextafterf(s, 0);
     return s;
 }
 
