@@ -1,0 +1,395 @@
+#include "experiments/estimate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "blocks/recon.h"
+#include "experiments/progress.h"
+#include "io/store.h"
+#include "quant/search.h"
+
+/* Measured on two cores with the reference configs (docs/performance.md): share of the matrix-product rate that a stage's useful work reaches. */
+#define FORWARD_SHARE 0.45
+#define TRAIN_SHARE 0.45
+#define SEARCH_SHARE 0.40
+#define READ_NS 3.0             /* per weight: from the file, decoded, and into the block */
+#define PROCESS_BYTES 48e6      /* code, libraries and their buffers */
+#define TOKENIZER_BYTES 400.0   /* per entry of the vocabulary */
+#define HEAD_TOKENS 256         /* logits at a time (blocks/pass.c) */
+#define FOUND_PREFIX 4          /* tokens, where the prefix has yet to be found */
+#define CANDIDATES 11           /* of the grid, over its rounds */
+
+const char *const bk_part_name[BK_PART_COUNT] = {"equivalence", "outliers", "init", "train", "evaluate"};
+
+typedef struct estimator {
+    const bk_run_config *c;
+    const bk_rotation *rotation;
+    const bk_config *cfg; /* after the transforms */
+    bk_backend dry;
+    bk_block_quant quant;
+    int64_t prefix, windows;
+    bk_error *err;
+} estimator;
+
+/* --- a backend whose memory is never there --- */
+
+static bk_status dry_alloc(size_t bytes, void **out)
+{
+    (void)bytes;
+    *out = (void *)(uintptr_t)64; /* aligned, and never looked at */
+    return BK_OK;
+}
+
+static void dry_release(void *p, size_t bytes)
+{
+    (void)p, (void)bytes;
+}
+
+static bk_status dry_copy(void *dst, const void *src, size_t bytes)
+{
+    (void)dst, (void)src, (void)bytes;
+    return BK_OK;
+}
+
+static bk_backend dry_backend(const bk_backend *be)
+{
+    bk_backend dry = *be;
+    dry.alloc = dry_alloc;
+    dry.release = dry_release;
+    dry.upload = dry.download = dry.copy = dry_copy;
+    return dry;
+}
+
+/* --- sizes --- */
+
+static double max2(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double real_bytes(const estimator *e)
+{
+    return (double)bk_dtype_size(e->dry.dtype);
+}
+
+static double tensor_bytes(const bk_tensor *t)
+{
+    return t ? (double)bk_numel(t) * (double)bk_dtype_size(t->dtype) : 0;
+}
+
+static double block_bytes(const bk_block *b)
+{
+    return (double)bk_params_bytes(b->params) + tensor_bytes(b->rope) + tensor_bytes(b->r3_h) + tensor_bytes(b->r4_h) +
+           tensor_bytes(b->prefix_k) + tensor_bytes(b->prefix_v);
+}
+
+static double weights_bytes(const estimator *e)
+{
+    return 4.0 * (double)bk_config_block_weights(e->cfg);
+}
+
+static double stream_bytes(const estimator *e, int64_t samples, int64_t tokens)
+{
+    return 4.0 * (double)samples * (double)tokens * (double)e->cfg->hidden;
+}
+
+/* Large streams lie in a file. */
+static double stream_memory(const estimator *e, int64_t samples, int64_t tokens)
+{
+    double bytes = stream_bytes(e, samples, tokens);
+    return bytes <= (double)BK_STREAM_MEMORY ? bytes : 0;
+}
+
+static double head_bytes(const estimator *e)
+{
+    return ((double)e->cfg->hidden + HEAD_TOKENS) * (double)e->cfg->vocab * real_bytes(e);
+}
+
+static bk_status make_block(const estimator *e, bool quantized, bool trained, int64_t tokens, bk_block **out)
+{
+    bk_block_options opt = {.quant = quantized ? &e->quant : NULL,
+                            .r3 = e->rotation->on[BK_TRANSFORM_R3] ? e->rotation->head : NULL,
+                            .r4 = e->rotation->on[BK_TRANSFORM_R4] ? e->rotation->inter : NULL,
+                            .prefix_len = e->prefix, .tokens = tokens, .trained = trained};
+    return bk_block_create(out, &e->dry, e->cfg, &opt, e->err);
+}
+
+/* A block with the memory of one pass through it. `search`: every candidate of the grid search runs on from the first site. */
+static bk_status pass_bytes(const estimator *e, bool quantized, bool search, int64_t samples, int64_t tokens, double *out)
+{
+    bk_block *b = NULL;
+    bk_ctx *ctx = bk_ctx_new(&e->dry, e->err);
+    int64_t batch = bk_pass_batch(samples, tokens);
+    bk_status st = ctx ? make_block(e, quantized, false, tokens, &b) : BK_ENOMEM;
+    if (!st) {
+        bk_ctx_measure(ctx);
+        bk_block_values v;
+        bk_tensor *x = bk_real_new(ctx, 3, (int64_t[]){batch, tokens, e->cfg->hidden}, "x");
+        bk_block_quantize(b, quantized && !search, quantized && !search);
+        bk_block_forward_values(ctx, b, x, &v);
+        bk_block_quantize(b, false, quantized);
+        if (search) bk_block_resume(ctx, b, &v, BK_SITE_ATTN_IN);
+        st = bk_ctx_status(ctx);
+        *out = block_bytes(b) + (double)bk_ctx_bytes(ctx) + stream_bytes(e, batch, tokens);
+    }
+    bk_block_free(b);
+    bk_ctx_free(ctx);
+    return st;
+}
+
+/* Gram matrices of the inputs of the linears. */
+static double gram_bytes(const estimator *e)
+{
+    double sum = 0;
+    bool seen[BK_SITE_COUNT] = {false};
+    for (bk_linear_id w = 0; e->c->init.search && w < BK_W_COUNT; w++) {
+        bk_site_id site = bk_linear_input(w);
+        double width = (double)bk_site_width(e->cfg, site);
+        if (!seen[site]) sum += width * width * real_bytes(e);
+        seen[site] = true;
+    }
+    return sum;
+}
+
+static void calibration_size(const estimator *e, int64_t *samples, int64_t *tokens)
+{
+    const bk_data_config *d = &e->c->data.calibration;
+    *samples = d->samples;
+    *tokens = *d->text ? d->seqlen : e->c->data.training.seqlen;
+}
+
+static bk_status init_memory(const estimator *e, double *out)
+{
+    int64_t samples, tokens;
+    calibration_size(e, &samples, &tokens);
+    BK_TRY(pass_bytes(e, true, e->c->init.search, samples, tokens, out));
+    *out += weights_bytes(e) + gram_bytes(e) + stream_memory(e, samples, tokens);
+    return BK_OK;
+}
+
+static bk_status train_memory(const estimator *e, double *out)
+{
+    const bk_run_config *c = e->c;
+    int64_t tokens = c->data.training.seqlen, samples = c->data.training.samples + c->data.validation, n_targets = c->train.target == BK_TARGET_BOTH ? 2 : 1;
+    bk_block *b = NULL;
+    size_t step = 0;
+    double teacher, student, init = 0;
+    if (c->train.epochs == 0) return BK_OK;
+    BK_TRY(pass_bytes(e, false, false, samples, tokens, &teacher));
+    BK_TRY(pass_bytes(e, true, false, samples, tokens, &student));
+    bk_status st = make_block(e, true, true, tokens, &b);
+    if (!st) st = bk_train_bytes(b, c->train.batch, tokens, (bk_loss_kind)c->train.loss, &step, e->err);
+    double train = st ? 0 : block_bytes(b) + (double)step + 2.0 * (double)(1 + n_targets) * stream_bytes(e, c->train.batch, tokens);
+    bk_block_free(b);
+    BK_TRY(st);
+    if (c->init.refresh) BK_TRY(init_memory(e, &init));
+    *out = weights_bytes(e) + max2(max2(teacher + student + stream_bytes(e, bk_pass_batch(samples, tokens), tokens), train), init + (train - (double)step));
+    return BK_OK;
+}
+
+static bk_status evaluate_memory(const estimator *e, double *out)
+{
+    double pass, init = 0;
+    int64_t tokens = e->c->data.evaluation.seqlen;
+    BK_TRY(pass_bytes(e, true, false, e->windows, tokens, &pass));
+    if (e->c->evaluate & BK_EVALUATE_ABLATION) BK_TRY(init_memory(e, &init));
+    *out = stream_memory(e, e->windows, tokens) + max2(weights_bytes(e) + pass + head_bytes(e), init + pass);
+    return BK_OK;
+}
+
+static bk_status memory(const estimator *e, bk_estimate *out)
+{
+    const bk_run_config *c = e->c;
+    const bk_data_config *d = &c->data.detection;
+    double pass, base = PROCESS_BYTES + TOKENIZER_BYTES * (double)e->cfg->vocab, *m = out->memory;
+    BK_TRY(pass_bytes(e, false, false, 1, 16, &pass));
+    m[BK_PART_EQUIVALENCE] = weights_bytes(e) + pass + head_bytes(e);
+    if (c->prefix.mode == BK_PREFIX_AUTO) {
+        BK_TRY(pass_bytes(e, false, false, d->samples, d->seqlen, &pass));
+        m[BK_PART_OUTLIERS] = weights_bytes(e) + pass + stream_memory(e, d->samples, d->seqlen);
+    }
+    BK_TRY(init_memory(e, &m[BK_PART_INIT]));
+    BK_TRY(train_memory(e, &m[BK_PART_TRAIN]));
+    BK_TRY(evaluate_memory(e, &m[BK_PART_EVALUATE]));
+    for (int i = 0; i < BK_PART_COUNT; i++) {
+        if (m[i] > 0) m[i] += base;
+        out->peak = max2(out->peak, m[i]);
+    }
+    return BK_OK;
+}
+
+/* --- disk --- */
+
+static void disk(const estimator *e, bk_estimate *out)
+{
+    const bk_run_config *c = e->c;
+    const bk_config *cfg = e->cfg;
+    int64_t tokens = c->data.training.seqlen, layers = cfg->layers, n, t;
+    double samples = (double)c->data.training.samples + (double)c->data.validation;
+    double file = (c->train.target == BK_TARGET_BOTH ? 4 : 3) * samples * (double)tokens * (double)cfg->hidden * (double)bk_store_type_size((bk_store_type)c->store.dtype);
+    double alive = c->store.keep == BK_TARGETS_ALL ? (double)layers : layers > 1 ? 2 : 1;
+    double weights = (double)bk_config_block_weights(cfg) * (double)layers, tables = (cfg->tied ? 4.0 : 8.0) * (double)cfg->vocab * (double)cfg->hidden;
+    double steps = c->quant.weight.granularity == BK_PER_GROUP ? weights / (double)c->quant.weight.group : weights / (double)cfg->hidden;
+    if (c->train.epochs > 0) out->targets_disk = file * alive;
+    out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps;
+    out->cache_disk = 8 * steps;
+    calibration_size(e, &n, &t);
+    double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? stream_bytes(e, c->data.detection.samples, c->data.detection.seqlen) : 0,
+                        stream_bytes(e, e->windows, c->data.evaluation.seqlen), stream_bytes(e, n, t)};
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
+        if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
+}
+
+/* --- time --- */
+
+double bk_forward_flops(const bk_config *c, int64_t tokens, int64_t prefix)
+{
+    double t = (double)tokens, w = (double)c->sliding_window;
+    double visible = w > 0 && w < t ? (w * (w + 1) / 2 + (t - w) * w) / t : (t + 1) / 2;
+    return t * (2.0 * (double)bk_config_block_weights(c) + 4.0 * (double)(c->heads * c->head_dim) * (visible + (double)prefix));
+}
+
+/* One block over samples, seconds. */
+static double forward_seconds(const estimator *e, const bk_rates *r, double samples, int64_t tokens)
+{
+    return samples * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * FORWARD_SHARE);
+}
+
+/* Initialising one block: Gram matrices, the error of every candidate of every weight, and runs on from every site for its candidates. */
+static double init_seconds(const estimator *e, const bk_rates *r, bool search)
+{
+    int64_t samples, tokens;
+    double products = 0, passes;
+    calibration_size(e, &samples, &tokens);
+    passes = forward_seconds(e, r, (double)samples, tokens);
+    if (!search) return 2 * passes;
+    for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
+        int64_t out, in;
+        bk_linear_shape(e->cfg, w, &out, &in);
+        double group = e->c->quant.weight.granularity == BK_PER_GROUP ? (double)e->c->quant.weight.group : (double)in;
+        products += 2.0 * (double)out * (double)in * group * CANDIDATES;
+        if (w == BK_W_Q || w == BK_W_O || w == BK_W_GATE || w == BK_W_DOWN) products += 2.0 * (double)(samples * tokens) * (double)in * (double)in;
+    }
+    /* From the six sites on: about three whole passes for each candidate. */
+    return products / (1e9 * r->gflops * SEARCH_SHARE) + (2 + BK_GRID_ROUNDS + 3.0 * CANDIDATES) * passes;
+}
+
+static double train_seconds(const estimator *e, const bk_rates *r)
+{
+    const bk_run_config *c = e->c;
+    int64_t tokens = c->data.training.seqlen;
+    double n = (double)c->data.training.samples, all = n + (double)c->data.validation, epochs = (double)c->train.epochs;
+    double validation = c->data.validation ? (double)c->data.validation : n;
+    double step = 3 * n * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * TRAIN_SHARE);
+    double targets = forward_seconds(e, r, (c->train.target == BK_TARGET_BOTH ? 3 : 2) * all, tokens);
+    double refresh = c->init.refresh ? init_seconds(e, r, c->init.search) : 0;
+    return (2 * r->load_seconds + (epochs > 0 ? targets + refresh + epochs * step + (epochs + 1) * forward_seconds(e, r, validation, tokens) : 0));
+}
+
+static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
+{
+    const bk_run_config *c = e->c;
+    const bk_data_config *d = &c->data.detection;
+    double layers = (double)e->cfg->layers, *s = out->seconds, tables = 2.0 * (double)e->cfg->vocab * (double)e->cfg->hidden;
+    double head_load = r->load_seconds * tables / 2 / (double)bk_config_block_weights(e->cfg);
+    double row = layers * (r->load_seconds + forward_seconds(e, r, (double)e->windows, c->data.evaluation.seqlen)) + head_load +
+                 (double)e->windows * (double)c->data.evaluation.seqlen * tables / (1e9 * r->gflops * FORWARD_SHARE);
+    double init = layers * (r->load_seconds + init_seconds(e, r, c->init.search));
+    bool ablation = c->evaluate & BK_EVALUATE_ABLATION, prefixed = c->prefix.mode != BK_PREFIX_NONE;
+    s[BK_PART_EQUIVALENCE] = 2 * (layers * r->load_seconds + head_load);
+    if (prefixed) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
+    if (c->prefix.mode == BK_PREFIX_AUTO) s[BK_PART_OUTLIERS] += layers * (r->load_seconds + forward_seconds(e, r, (double)d->samples, d->seqlen));
+    s[BK_PART_INIT] = init;
+    s[BK_PART_TRAIN] = layers * train_seconds(e, r) + 2 * head_load;
+    s[BK_PART_EVALUATE] = row * ((prefixed ? 4 : 3) + (ablation ? prefixed ? 4 : 3 : 0)) + (ablation ? (prefixed ? 2 : 1) * init : 0);
+    for (int i = 0; i < BK_PART_COUNT; i++) out->total_seconds += s[i];
+}
+
+static double gemm_seconds(bk_ctx *ctx, const bk_gemm_args *a, int times)
+{
+    double best = INFINITY;
+    for (int i = 0; i <= times; i++) { /* the first one warms up */
+        double start = bk_seconds();
+        if (bk_k_gemm(ctx, a)) break;
+        double took = bk_seconds() - start;
+        if (i && took < best) best = took;
+    }
+    return best;
+}
+
+bk_status bk_sgemm_gflops(const bk_backend *be, int64_t n, int times, double *out, bk_error *err)
+{
+    bk_ctx *ctx = bk_ctx_new(be, err);
+    bk_tensor *m[3] = {NULL};
+    bk_status st = ctx ? BK_OK : BK_ENOMEM;
+    for (int i = 0; !st && i < 3; i++) st = bk_tensor_create(be, be->dtype, 2, (int64_t[]){n, n}, "matrix", &m[i], err);
+    bk_gemm_args a = {.m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n, .a = bk_data(m[0]), .b = bk_data(m[1])};
+    if (!st) {
+        a.c = m[2]->data;
+        st = bk_k_fill(ctx, &(bk_fill_args){.n = n * n, .value = 1.25, .x = m[0]->data});
+    }
+    if (!st) st = bk_k_fill(ctx, &(bk_fill_args){.n = n * n, .value = 0.75, .x = m[1]->data});
+    if (!st) bk_ctx_measure(ctx);
+    if (!st) st = bk_k_gemm(ctx, &a);
+    if (!st) st = bk_ctx_commit(ctx);
+    if (!st) *out = 2e-9 * (double)n * (double)n * (double)n / gemm_seconds(ctx, &a, times);
+    if (!st) st = bk_ctx_status(ctx);
+    for (int i = 0; i < 3; i++) bk_tensor_destroy(be, m[i]);
+    bk_ctx_free(ctx);
+    return st;
+}
+
+/* Seconds for one value of a row that a transform turns. */
+static bk_status turn_seconds(const bk_hadamard_plan *p, double *out, bk_error *err)
+{
+    int64_t rows = 1 + (1 << 16) / p->n;
+    *out = 0;
+    float *x = calloc((size_t)(rows * p->n), sizeof *x);
+    if (!x) return bk_fail(err, BK_ENOMEM, "no memory to measure a rotation");
+    double start = bk_seconds();
+    bk_status st = bk_hadamard_apply(p, NULL, x, rows, p->n, 1, err);
+    *out = (bk_seconds() - start) / (double)(rows * p->n);
+    free(x);
+    return st;
+}
+
+bk_status bk_rates_measure(const bk_rotation *r, const bk_backend *be, bk_rates *out, bk_error *err)
+{
+    const bk_config *c = &r->after;
+    double weights = (double)bk_config_block_weights(c), t;
+    BK_TRY(bk_sgemm_gflops(be, 768, 5, &out->gflops, err));
+    out->load_seconds = weights * READ_NS * 1e-9;
+    if (r->on[BK_TRANSFORM_R1]) {
+        BK_TRY(turn_seconds(r->hidden, &t, err));
+        out->load_seconds += weights * t;
+    }
+    if (r->on[BK_TRANSFORM_R2]) {
+        BK_TRY(turn_seconds(r->head, &t, err));
+        out->load_seconds += t * (double)((c->heads + c->kv_heads) * c->head_dim * c->hidden);
+    }
+    if (r->on[BK_TRANSFORM_R4]) {
+        BK_TRY(turn_seconds(r->inter, &t, err));
+        out->load_seconds += t * (double)(c->inter * c->hidden);
+    }
+    return BK_OK;
+}
+
+/* --- all of it --- */
+
+int64_t bk_estimate_prefix(const bk_run_config *c)
+{
+    return c->prefix.mode == BK_PREFIX_NONE ? 0 : c->prefix.mode == BK_PREFIX_GIVEN ? c->prefix.n_ids : FOUND_PREFIX;
+}
+
+bk_status bk_estimate_run(const bk_run_config *c, const bk_rotation *rotation, const bk_backend *be, int64_t windows, const bk_rates *rates,
+                          bk_estimate *out, bk_error *err)
+{
+    estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .windows = windows, .prefix = bk_estimate_prefix(c),
+                   .quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value}, .err = err};
+    *out = (bk_estimate){0};
+    BK_TRY(memory(&e, out));
+    disk(&e, out);
+    if (rates) seconds(&e, rates, out);
+    return BK_OK;
+}

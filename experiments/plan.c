@@ -1,0 +1,260 @@
+/* brick plan: checks what can be checked without computing, lists what is missing, estimates memory, disk and time. */
+#include "experiments/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "experiments/backends.h"
+#include "experiments/lab.h"
+#include "experiments/options.h"
+#include "experiments/scheme.h"
+#include "experiments/verbs.h"
+#include "io/file.h"
+
+#define GIB 1073741824.0
+#define MISSING_MAX 16
+
+typedef struct plan {
+    bk_run_config cfg;
+    const char *model, *out; /* where the shapes come from; run folder */
+    bk_config shapes;
+    bool known, weights, windows_guessed;
+    int64_t windows;
+    bk_rotation *rotation;
+    bk_rates rates;
+    bk_estimate estimate;
+    bk_room room;
+    bk_error refusal; /* why it does not fit; code 0: it does */
+    struct {
+        const char *key, *path;
+    } missing[MISSING_MAX];
+    int n_missing;
+} plan;
+
+static void find_missing(plan *p)
+{
+    const char *key, *path;
+    for (int i = 0; bk_run_config_file(&p->cfg, i, &key, &path) && p->n_missing < MISSING_MAX; i++) {
+        bool model = !strcmp(key, "model");
+        if (model ? bk_exists(path) && p->weights && p->model == p->cfg.model : access(path, R_OK) == 0) continue;
+        p->missing[p->n_missing].key = key;
+        p->missing[p->n_missing++].path = path;
+    }
+}
+
+static bk_status make_rotation(plan *p, bk_error *err)
+{
+    const bk_run_config *c = &p->cfg;
+    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    float *gain = calloc((size_t)p->shapes.hidden, sizeof *gain);
+    if (!gain) return bk_fail(err, BK_ENOMEM, "no memory");
+    bk_status st = bk_rotation_create(&p->shapes, &spec, gain, &p->rotation, err);
+    free(gain);
+    return st;
+}
+
+static bk_status estimate(plan *p, bk_error *err)
+{
+    const bk_backend *be = bk_backend_named(p->cfg.backend);
+    if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", p->cfg.backend);
+    if (be->set_threads && p->cfg.threads) be->set_threads((int)p->cfg.threads);
+    BK_TRY(bk_plan_quantizers(&p->cfg, &p->shapes, err));
+    BK_TRY(make_rotation(p, err));
+    BK_TRY(bk_rates_measure(p->rotation, be, &p->rates, err));
+    p->windows = bk_plan_windows(&p->cfg, &p->windows_guessed);
+    BK_TRY(bk_estimate_run(&p->cfg, p->rotation, be, p->windows, &p->rates, &p->estimate, err));
+    bk_room_measure(p->out, &p->room);
+    bk_status fits = bk_room_check(&p->room, &p->estimate, p->out, &p->refusal); /* told, and no failure of the plan */
+    (void)fits;
+    return BK_OK;
+}
+
+static bk_status make_plan(plan *p, const char *config, const bk_opt_list *sets, bk_error *err)
+{
+    BK_TRY(bk_run_config_load(config, sets->item, sets->n, &p->cfg, err));
+    if (!p->model) p->model = p->cfg.model;
+    BK_TRY(bk_plan_shapes(p->model, &p->shapes, &p->known, &p->weights, err));
+    if (!p->known && p->model != p->cfg.model) return bk_fail(err, BK_EIO, "%s: no config.json there", p->model);
+    find_missing(p);
+    return p->known ? estimate(p, err) : BK_OK;
+}
+
+/* --- text --- */
+
+static void print_transform(const char *name, bool on, const char *what, const bk_hadamard_plan *h)
+{
+    if (on) printf("  %-11s %s: %s\n", name, what, h->note);
+}
+
+static void print_shapes(const plan *p)
+{
+    const bk_config *c = &p->shapes;
+    const bk_rotation *r = p->rotation;
+    printf("shapes      %s, %lld blocks, hidden %lld, intermediate %lld, %lld query and %lld key/value heads of %lld, vocabulary %lld%s\n", c->arch,
+           (long long)c->layers, (long long)c->hidden, (long long)c->inter, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim,
+           (long long)c->vocab, c->tied ? ", tied" : "");
+    puts("transforms");
+    print_transform("r1", r->on[BK_TRANSFORM_R1], "hidden", r->hidden);
+    print_transform("r2", r->on[BK_TRANSFORM_R2], "head", r->head);
+    print_transform("r3", r->on[BK_TRANSFORM_R3], "head", r->head);
+    print_transform("r4", r->on[BK_TRANSFORM_R4], "intermediate", r->inter);
+    if (!r->on[BK_TRANSFORM_R1] && !r->on[BK_TRANSFORM_R2] && !r->on[BK_TRANSFORM_R3] && !r->on[BK_TRANSFORM_R4]) puts("  none");
+}
+
+static void print_data(const plan *p)
+{
+    const bk_run_config *c = &p->cfg;
+    bool own = *c->data.calibration.text;
+    puts("data");
+    if (c->prefix.mode == BK_PREFIX_AUTO)
+        printf("  detection   %lld x %lld  %s\n", (long long)c->data.detection.samples, (long long)c->data.detection.seqlen, bk_run_config_text(c, &c->data.detection));
+    printf("  calibration %lld x %lld  %s\n", (long long)c->data.calibration.samples,
+           (long long)(own ? c->data.calibration.seqlen : c->data.training.seqlen), own ? c->data.calibration.text : "(the first training samples)");
+    if (c->train.epochs > 0)
+        printf("  training    %lld + %lld x %lld  %s\n", (long long)c->data.training.samples, (long long)c->data.validation, (long long)c->data.training.seqlen, c->data.training.text);
+    printf("  evaluation  %lld%s x %lld  %s\n", (long long)p->windows, c->data.evaluation.samples < 0 ? p->windows_guessed ? " (a guess)" : " (about)" : "",
+           (long long)c->data.evaluation.seqlen, c->data.evaluation.text);
+}
+
+static void print_seconds(double s)
+{
+    if (s < 90) printf("%7.0f s", s);
+    else if (s < 5400) printf("%7.1f min", s / 60);
+    else printf("%7.1f h", s / 3600);
+}
+
+static void print_estimate(const plan *p)
+{
+    const bk_estimate *e = &p->estimate;
+    printf("stages      memory       time   (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", p->rates.gflops);
+    for (int i = 0; i < BK_PART_COUNT; i++) {
+        if (e->memory[i] <= 0) continue;
+        printf("  %-11s %6.2f GiB ", bk_part_name[i], e->memory[i] / GIB);
+        print_seconds(e->seconds[i]);
+        putchar('\n');
+    }
+    printf("memory      %.2f GiB of %.2f GiB left (%s)\ndisk        targets %.2f GiB, model %.2f GiB, stages %.2f GiB, temporary %.2f GiB; free %.1f GiB\ntime        ",
+           e->peak / GIB, p->room.memory / GIB, p->room.memory_from, e->targets_disk / GIB, e->model_disk / GIB, e->cache_disk / GIB, e->temporary_disk / GIB, p->room.run_disk / GIB);
+    print_seconds(e->total_seconds);
+    putchar('\n');
+}
+
+static void print_text(const plan *p)
+{
+    const bk_run_config *c = &p->cfg;
+    bk_scheme s = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value, false};
+    char text[512];
+    bk_scheme_describe(&s, text, sizeof text);
+    printf("model       %s%s\n", c->model, !p->known ? " (not there: --model-config takes a config.json for its shapes)" : p->weights ? "" : " (weights are missing)");
+    if (p->known) print_shapes(p);
+    printf("method      %s\nscheme      %s: %s\n", c->method, c->scheme, text);
+    if (p->known) print_data(p);
+    if (p->known) print_estimate(p);
+    for (int i = 0; i < p->n_missing; i++) printf("missing     %s: %s\n", p->missing[i].key, p->missing[i].path);
+    if (p->refusal.code) printf("does not fit: %s\n", p->refusal.msg);
+    else if (p->known) puts(p->n_missing ? "fits; `brick run` needs what is missing" : "fits");
+}
+
+/* --- JSON --- */
+
+static bk_json *json_text(const char *s)
+{
+    return bk_json_of_str(s, strlen(s));
+}
+
+static bk_json *json_transforms(const plan *p)
+{
+    const bk_rotation *r = p->rotation;
+    bk_json *o = bk_json_object();
+    const struct {
+        const char *name;
+        int id;
+        const bk_hadamard_plan *h;
+    } all[] = {{"r1", BK_TRANSFORM_R1, r->hidden}, {"r2", BK_TRANSFORM_R2, r->head}, {"r3", BK_TRANSFORM_R3, r->head}, {"r4", BK_TRANSFORM_R4, r->inter}};
+    for (size_t i = 0; i < 4; i++) bk_json_set(o, all[i].name, r->on[all[i].id] ? json_text(all[i].h->note) : bk_json_null());
+    return o;
+}
+
+static bk_json *json_stages(const plan *p)
+{
+    bk_json *a = bk_json_array();
+    for (int i = 0; i < BK_PART_COUNT; i++) {
+        if (p->estimate.memory[i] <= 0) continue;
+        bk_json *o = bk_json_object();
+        bk_json_set(o, "stage", json_text(bk_part_name[i]));
+        bk_json_set(o, "memory_bytes", bk_json_of_num(p->estimate.memory[i]));
+        bk_json_set(o, "seconds", bk_json_of_num(p->estimate.seconds[i]));
+        bk_json_push(a, o);
+    }
+    return a;
+}
+
+static bk_json *json_missing(const plan *p)
+{
+    bk_json *a = bk_json_array();
+    for (int i = 0; i < p->n_missing; i++) {
+        bk_json *o = bk_json_object();
+        bk_json_set(o, "key", json_text(p->missing[i].key));
+        bk_json_set(o, "path", json_text(p->missing[i].path));
+        bk_json_push(a, o);
+    }
+    return a;
+}
+
+static void print_json(const plan *p)
+{
+    const bk_estimate *e = &p->estimate;
+    bk_json *o = bk_json_object();
+    const struct {
+        const char *key;
+        double value;
+    } number[] = {{"memory_bytes", e->peak}, {"memory_left_bytes", p->room.memory}, {"disk_bytes", e->targets_disk + e->model_disk + e->cache_disk + e->temporary_disk},
+                  {"targets_bytes", e->targets_disk}, {"model_bytes", e->model_disk}, {"cache_bytes", e->cache_disk}, {"temporary_bytes", e->temporary_disk},
+                  {"disk_free_bytes", p->room.run_disk}, {"seconds", e->total_seconds}, {"sgemm_gflops", p->rates.gflops}};
+    bk_json_set(o, "model", json_text(p->cfg.model));
+    bk_json_set(o, "method", json_text(p->cfg.method));
+    bk_json_set(o, "scheme", json_text(p->cfg.scheme));
+    bk_json_set(o, "shapes", p->known ? bk_config_to_json(&p->shapes) : bk_json_null());
+    bk_json_set(o, "transforms", p->known ? json_transforms(p) : bk_json_null());
+    bk_json_set(o, "missing", json_missing(p));
+    bk_json_set(o, "stages", p->known ? json_stages(p) : bk_json_null());
+    for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) bk_json_set(o, number[i].key, p->known ? bk_json_of_num(number[i].value) : bk_json_null());
+    bk_json_set(o, "fits", p->known ? bk_json_of_bool(!p->refusal.code) : bk_json_null());
+    bk_json_set(o, "why", p->refusal.code ? json_text(p->refusal.msg) : bk_json_null());
+    char *text = bk_json_dump(o, 0);
+    if (text) puts(text);
+    free(text);
+    bk_json_free(o);
+}
+
+int bk_verb_plan(int argc, char **argv)
+{
+    const char *config = NULL, *model = NULL, *out = "runs";
+    bool json = false;
+    bk_opt_list sets = {.n = 0};
+    const bk_opt opts[] = {
+        {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
+        {"--model-config", BK_OPT_TEXT, &model, "FILE", "the model's own", 0, 0, "config.json (or a folder with one) to take the shapes from"},
+        {"--out", BK_OPT_TEXT, &out, "DIR", "runs", 0, 0, "run folder, for its free disk"},
+        {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object on stdout"},
+        {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", "", 0, 0, "YAML file (brick run --help-config)"},
+        {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
+    const bk_cli cli = {"plan", "what a run will take: memory, disk and time; and what is missing", opts,
+                        "brick plan configs/smollm2/w4a4kv4-static.yaml\n"
+                        "brick plan configs/paper/llama-3-8b-w4a4kv4-static.yaml --model-config Llama-3-8B/config.json --json\n"};
+    int code;
+    if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
+    bk_error err = {0};
+    plan *p = calloc(1, sizeof *p);
+    if (!p) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
+    p->model = model;
+    p->out = out;
+    bk_status st = make_plan(p, config, &sets, &err);
+    if (!st && json) print_json(p);
+    if (!st && !json) print_text(p);
+    bk_rotation_free(p->rotation);
+    free(p);
+    return bk_exit_report(st, &err);
+}
