@@ -96,9 +96,10 @@ static bk_status timed(bk_run *r, int stage, part_fn fn, bk_error *err)
     return st;
 }
 
-static bk_status say_finished(const bk_run *r)
+static bk_status say_finished(bk_run *r)
 {
-    bk_log(BK_LOG_INFO, "%s is finished: see its summary.json; another --out makes a new run", r->dir);
+    bk_log(BK_LOG_INFO, "%s is finished already; another --out makes a new run", r->dir);
+    r->complete = true;
     return BK_OK;
 }
 
@@ -123,6 +124,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(timed(r, T_EVALUATE, bk_run_evaluate, err));
     r->seconds[T_TOTAL] = bk_seconds() - start;
     BK_TRY(bk_run_write_summary(r, err));
+    r->complete = true;
     if (trained) *err = failure;
     return trained;
 }
@@ -189,10 +191,11 @@ int bk_verb_run(int argc, char **argv)
     if (!st && out) snprintf(r->dir, sizeof r->dir, "%s", out);
     if (!st && !out) default_folder(r);
     if (!st) st = bk_run_all(r, resume, &err);
-    if ((!st || r->all_fell_back) && r->n_rows) bk_run_print_result(r, json);
-    code = bk_exit_report(st, &err);
     bk_error closing = {0};
-    if (bk_log_close(&closing) && !st) code = bk_exit_report(closing.code, &closing);
+    bk_status end = r->complete ? bk_run_print_result(r, json, &closing) : BK_OK;
+    code = bk_exit_report(st, &err);
+    if (!end) end = bk_log_close(&closing);
+    if (end && !st) code = bk_exit_report(end, &closing);
     bk_run_close(r);
     free(r);
     return code;

@@ -42,6 +42,7 @@ typedef struct bk_run {
     bk_block_result *block; /* [layers] */
     double ppl_fp, ppl_fp_prefix, ppl_init, ppl_final;
     double seconds[BK_RUN_STAGES];
+    bool complete;      /* summary.json is there */
     bool all_fell_back; /* no block could be trained: exit 4, with everything written */
     bk_progress progress;
 } bk_run;
@@ -60,8 +61,8 @@ bk_status bk_run_init(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_train(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_evaluate(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_write_summary(bk_run *r, bk_error *err) BK_MUST_USE;
-/* The table of rows, or summary.json, on stdout. */
-void bk_run_print_result(const bk_run *r, bool json);
+/* The table of rows of summary.json, or summary.json itself, on stdout. */
+bk_status bk_run_print_result(const bk_run *r, bool json, bk_error *err) BK_MUST_USE;
 
 /* For the parts. */
 void bk_run_path(const bk_run *r, const char *name, char *to, size_t size);

@@ -186,24 +186,32 @@ bk_status bk_run_evaluate(bk_run *r, bk_error *err)
 
 /* --- what is left of it --- */
 
-static void print_table(const bk_run *r)
+static void print_table(const bk_json *summary)
 {
+    const bk_json *table = bk_json_get(summary, "table"), *prefix = bk_json_get(bk_json_get(summary, "prefix"), "text");
+    double fp = bk_json_num(bk_json_get(bk_json_get(summary, "ppl"), "fp"), NAN);
     printf("\n%-30s %12s %14s\n", "row", "perplexity", "ln(ppl/ppl.fp)");
-    for (int i = 0; i < r->n_rows; i++) printf("%-30s %12.4f %14.4f\n", r->row[i].name, r->row[i].ppl, log(r->row[i].ppl / r->ppl_fp));
-    printf("\n%s, %s, %lld windows of %lld tokens of %s\n", bk_model_name(r->lab.model), r->cfg.scheme, (long long)r->evaluation.n,
-           (long long)r->evaluation.seqlen, r->cfg.data.evaluation.text);
+    for (size_t i = 0; i < bk_json_size(table); i++) {
+        const bk_json *row = bk_json_at(table, i);
+        double ppl = bk_json_num(bk_json_get(row, "ppl"), NAN);
+        printf("%-30s %12.4f %14.4f\n", bk_json_str(bk_json_get(row, "row"), ""), ppl, log(ppl / fp));
+    }
+    printf("\n%s, %s, %s; prefix of %zu tokens\n", bk_json_str(bk_json_get(summary, "model"), ""), bk_json_str(bk_json_get(summary, "scheme"), ""),
+           bk_json_str(bk_json_get(summary, "protocol"), ""), bk_json_size(prefix));
 }
 
-void bk_run_print_result(const bk_run *r, bool json)
+bk_status bk_run_print_result(const bk_run *r, bool json, bk_error *err)
 {
-    char path[BK_RUN_PATH], *text;
-    size_t len;
+    char path[BK_RUN_PATH];
+    bk_json *summary;
     bk_run_path(r, "summary.json", path, sizeof path);
-    if (!json) print_table(r);
-    else if (!bk_file_slurp(path, 1 << 24, &text, &len, NULL)) {
-        fwrite(text, 1, len, stdout);
-        free(text);
-    }
+    BK_TRY(bk_json_load(path, &summary, err));
+    char *text = json ? bk_json_dump(summary, 2) : NULL;
+    if (json) puts(text ? text : "");
+    else print_table(summary);
+    free(text);
+    bk_json_free(summary);
+    return BK_OK;
 }
 
 static int64_t peak_rss(void)
@@ -253,7 +261,7 @@ static const char *const stage_names[BK_RUN_STAGES] = {"load", "equivalence", "o
 
 bk_status bk_run_write_summary(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH];
+    char path[BK_RUN_PATH], protocol[300];
     bk_json *root = bk_json_object(), *ppl = bk_json_object(), *table = bk_json_array(), *seconds = bk_json_object();
     const char *model = bk_model_name(r->lab.model);
     bk_json_set(ppl, "fp", bk_json_of_num(r->ppl_fp));
@@ -270,6 +278,9 @@ bk_status bk_run_write_summary(bk_run *r, bk_error *err)
     bk_json_set(root, "model", bk_json_of_str(model, strlen(model)));
     bk_json_set(root, "scheme", bk_json_of_str(r->cfg.scheme, strlen(r->cfg.scheme)));
     bk_json_set(root, "seed", bk_json_of_int(r->cfg.seed));
+    snprintf(protocol, sizeof protocol, "%lld windows of %lld tokens of %.200s", (long long)r->evaluation.n, (long long)r->evaluation.seqlen,
+             r->cfg.data.evaluation.text);
+    bk_json_set(root, "protocol", bk_json_of_str(protocol, strlen(protocol)));
     bk_json_set(root, "prefix", prefix_json(r));
     bk_json_set(root, "ppl", ppl);
     bk_json_set(root, "table", table);
