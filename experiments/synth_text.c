@@ -6,6 +6,7 @@
 
 #include "autograd/rng.h"
 #include "experiments/synth.h"
+#include "experiments/verbs.h"
 
 #define BATCH 16
 #define ONE_IN 160 /* tokens is a delimiter */
@@ -235,6 +236,7 @@ bk_status bk_synth_sample(const bk_synth *s, int64_t first, int64_t documents, c
     for (int64_t done = 0; !st && done < documents; done += p.docs) {
         if (documents - done < p.docs) p.docs = documents - done;
         sample_batch(&p, first + done, text + done * BK_SYNTH_DOCUMENT);
+        st = bk_check_cancelled(err);
     }
     free(p.memory);
     free(p.freq);
