@@ -57,6 +57,15 @@ static bk_status read_samples(outliers_state *s, bk_error *err)
     return BK_OK;
 }
 
+/* In the first second, not behind the first stages. A prefix that is found has at least one token. */
+static bk_status check_positions(const outliers_state *s, bk_error *err)
+{
+    int64_t positions = bk_model_config(s->lab.model)->max_positions, prefix = s->automatic ? 1 : s->report.n_prefix;
+    if (s->a->seqlen + prefix <= positions) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "--seqlen %lld%s goes beyond the model's %lld positions", (long long)s->a->seqlen,
+                   prefix ? " with a prefix" : "", (long long)positions);
+}
+
 /* The block whose largest token at down_raw stands out most. */
 static int64_t worst_block(const bk_outlier_stage *s)
 {
@@ -108,6 +117,7 @@ static bk_status find_outliers(outliers_state *s, bk_error *err)
     int64_t layers = bk_model_config(s->lab.model)->layers;
     if (s->a->block >= layers)
         return bk_fail(err, BK_EINVAL, "--block %lld: the model has %lld", (long long)s->a->block, (long long)layers);
+    BK_TRY(check_positions(s, err));
     BK_TRY(read_samples(s, err));
     BK_TRY(run_stage(s, "original", &plain, false, err));
     if (s->rotated) BK_TRY(run_stage(s, "rotated", &s->rotation, false, err));

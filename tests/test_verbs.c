@@ -518,9 +518,79 @@ START_TEST(outliers_refuses_a_block_that_is_not_there)
 }
 END_TEST
 
+START_TEST(outliers_refuses_sequences_that_leave_no_room_for_a_prefix)
+{
+    ck_assert_int_eq(call(bk_verb_outliers, "outliers", "--model", folder, "--text", text, "--seqlen", "128", NULL),
+                     BK_EXIT_USAGE);
+}
+END_TEST
+
 START_TEST(outliers_refuses_an_unknown_scheme)
 {
     ck_assert_int_eq(OUTLIERS("--scheme", "W9Z4"), BK_EXIT_USAGE);
+}
+END_TEST
+
+/* --- a run's quantized model --- */
+
+static void setup_run(void)
+{
+    char config[BK_TINY_PATH + 64], run[BK_TINY_PATH + 64];
+    setup_dump();
+    strcpy(run, in_folder("run"));
+    strcpy(config, in_folder("run.yaml"));
+    setenv("BRICK_CACHE", in_folder("cache"), 1);
+    FILE *to = fopen(config, "w");
+    ck_assert_ptr_nonnull(to);
+    fprintf(to, "model: %s\nscheme: W8A8KV8-dynamic\ndata:\n", folder);
+    static const char *const part[] = {"detection", "calibration", "training", "evaluation"};
+    for (int i = 0; i < 4; i++)
+        fprintf(to, "  %s: {text: %s, %s: 2, seqlen: 32%s}\n", part[i], text, i == 3 ? "windows" : "samples",
+                i == 2 ? ", validation: 1" : "");
+    fputs("init: {search: false}\ntrain: {epochs: 0, batch: 2}\n", to);
+    ck_assert_int_eq(fclose(to), 0);
+    char *argv[] = {"run", config, "--out", run, NULL};
+    int kept = dup(1), nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, 1);
+    int code = bk_verb_run(4, argv);
+    fflush(stdout);
+    dup2(kept, 1);
+    close(kept);
+    close(nowhere);
+    ck_assert_int_eq(code, 0);
+}
+
+/* What the model does does not hang on its linears, so 8 bits leave it as it was. */
+START_TEST(quantized_model_generates)
+{
+    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", in_folder("run"), "--prompt", "k", "--tokens", "3", NULL),
+                     0);
+    ck_assert_str_eq(printed, "lmn\n");
+}
+END_TEST
+
+START_TEST(quantized_model_is_dumped_behind_its_own_prefix)
+{
+    bk_store *s;
+    ck_assert_int_eq(call(bk_verb_dump, "dump", "--model", in_folder("run"), "--text", text, "--out", out, "--sites", "key",
+                          "--seqlen", "32", "--windows", "2", NULL),
+                     0);
+    must(bk_store_open(&s, out, "brick.dump", &err));
+    ck_assert_int_eq(bk_store_meta_of(s)->prefix_len, 2);
+    bk_store_close(s);
+}
+END_TEST
+
+START_TEST(quantized_model_refuses_another_prefix)
+{
+    ck_assert_int_eq(call(bk_verb_generate, "generate", "--model", in_folder("run"), "--prompt", "k", "--prefix", "1", NULL),
+                     BK_EXIT_USAGE);
+}
+END_TEST
+
+START_TEST(quantized_model_has_no_outliers_to_look_for)
+{
+    ck_assert_int_eq(call(bk_verb_outliers, "outliers", "--model", in_folder("run"), "--text", text, NULL), BK_EXIT_USAGE);
 }
 END_TEST
 
@@ -559,10 +629,11 @@ int main(void)
 {
     Suite *s = suite_create("verbs");
     TCase *g = tcase_create("generate"), *d = tcase_create("dump"), *o = tcase_create("outliers"),
-          *p = tcase_create("printable"), *all[] = {g, d, o};
+          *p = tcase_create("printable"), *q = tcase_create("a run's model"), *all[] = {g, d, o, q};
     tcase_add_checked_fixture(g, setup, teardown);
     tcase_add_checked_fixture(d, setup_dump, teardown);
     tcase_add_checked_fixture(o, setup_dump, teardown);
+    tcase_add_checked_fixture(q, setup_run, teardown);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) tcase_set_timeout(all[i], 60); /* shared machines */
     tcase_add_test(g, generate_follows_the_largest_logit);
     tcase_add_test(g, generate_prints_text_alone);
@@ -587,12 +658,18 @@ int main(void)
     tcase_add_test(o, outliers_error_sits_on_the_outlier);
     tcase_add_test(o, outliers_columns_of_a_table_align);
     tcase_add_test(o, outliers_refuses_a_block_that_is_not_there);
+    tcase_add_test(o, outliers_refuses_sequences_that_leave_no_room_for_a_prefix);
     tcase_add_test(o, outliers_refuses_an_unknown_scheme);
+    tcase_add_test(q, quantized_model_generates);
+    tcase_add_test(q, quantized_model_is_dumped_behind_its_own_prefix);
+    tcase_add_test(q, quantized_model_refuses_another_prefix);
+    tcase_add_test(q, quantized_model_has_no_outliers_to_look_for);
     tcase_add_loop_test(p, printable_escapes_what_a_terminal_would_obey, 0, 10);
     tcase_add_test(p, printable_cuts_long_text);
     suite_add_tcase(s, g);
     suite_add_tcase(s, d);
     suite_add_tcase(s, o);
+    suite_add_tcase(s, q);
     suite_add_tcase(s, p);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
