@@ -13,7 +13,6 @@ static size_t align_up(size_t n)
 
 void bk_arena_measure(bk_arena *a)
 {
-    bk_arena_free(a);
     a->measuring = true;
     a->used = a->peak = 0;
 }
@@ -21,9 +20,12 @@ void bk_arena_measure(bk_arena *a)
 bk_status bk_arena_commit(bk_arena *a)
 {
     void *p = NULL;
-    if (a->peak) BK_TRY(a->be->alloc(a->peak, &p));
-    a->base = p;
-    a->size = a->peak;
+    if (a->peak > a->size) {
+        bk_arena_free(a);
+        BK_TRY(a->be->alloc(a->peak, &p));
+        a->base = p;
+        a->size = a->peak;
+    }
     a->used = 0;
     a->measuring = false;
     return BK_OK;

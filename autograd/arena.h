@@ -12,8 +12,8 @@ typedef struct bk_arena {
     bool measuring; /* counts only */
 } bk_arena;
 
-void bk_arena_measure(bk_arena *a);                 /* frees what it has and counts from zero */
-bk_status bk_arena_commit(bk_arena *a) BK_MUST_USE; /* allocates the peak; BK_ENOMEM */
+void bk_arena_measure(bk_arena *a);                 /* counts from zero; memory that it has stays */
+bk_status bk_arena_commit(bk_arena *a) BK_MUST_USE; /* makes room for the peak, where there is less; BK_ENOMEM */
 void bk_arena_free(bk_arena *a);
 /* 64-byte aligned; while measuring *out is NULL. BK_ENOMEM past the end. */
 bk_status bk_arena_alloc(bk_arena *a, size_t bytes, void **out) BK_MUST_USE;

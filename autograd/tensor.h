@@ -58,8 +58,8 @@ const bk_backend *bk_ctx_backend(const bk_ctx *ctx);
 bk_error *bk_ctx_error(bk_ctx *ctx);
 bk_status bk_ctx_status(const bk_ctx *ctx); /* code of the first error */
 
-void bk_ctx_measure(bk_ctx *ctx);                     /* dry runs from here ... (drops what an earlier commit allocated) */
-bk_status bk_ctx_commit(bk_ctx *ctx) BK_MUST_USE;     /* ... to here: allocates the largest step and scratch seen */
+void bk_ctx_measure(bk_ctx *ctx);                     /* dry runs from here ... (memory of an earlier commit is kept for the next) */
+bk_status bk_ctx_commit(bk_ctx *ctx) BK_MUST_USE;     /* ... to here: room for the largest step and scratch seen */
 bool bk_ctx_measuring(const bk_ctx *ctx);
 size_t bk_ctx_bytes(const bk_ctx *ctx);               /* step + scratch, as measured so far or as allocated */
 

@@ -10,7 +10,7 @@ out=runs/demo
 options=()
 if ! { scripts/setup.sh model && scripts/model.sh; }; then
     out=runs/demo-synth
-    options=(--set model=models/synth)
+    config=configs/synth.yaml
     echo "demo: the real model is not there; running on a small made one, whose figures say nothing about real models" >&2
     if [ ! -d models/synth ]; then
         rm -rf models/synth.partial

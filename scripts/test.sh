@@ -4,6 +4,7 @@
 #        CK_RUN_SUITE, CK_RUN_CASE, CK_TIMEOUT_MULTIPLIER ... are Check's own.
 set -euo pipefail
 
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # threads that spin are slow where other programs run
 limit=${BK_TEST_SECONDS:-300}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
