@@ -236,7 +236,7 @@ static bk_status step_group(bk_ctx *ctx, bk_params *p, const bk_adamw *opt, int 
 bk_status bk_params_step(bk_ctx *ctx, bk_params *p, const bk_adamw *opt, const double lr[BK_MAX_GROUPS], int64_t t, int64_t *floored)
 {
     for (int g = 0; g < BK_MAX_GROUPS; g++) BK_TRY(step_group(ctx, p, opt, g, lr[g], t));
-    BK_TRY(bk_write_f64(p->be, p->number, 0, &(double){0}, 1, p->err));
+    BK_TRY(bk_write_f64(p->be, p->number, 0, &(double){0}, 1, bk_ctx_error(ctx)));
     for (int i = 0; i < p->count; i++) {
         param *q = p->at[i];
         if (!q->positive || lr[q->group] == 0) continue;
@@ -244,7 +244,7 @@ bk_status bk_params_step(bk_ctx *ctx, bk_params *p, const bk_adamw *opt, const d
     }
     if (bk_ctx_measuring(ctx)) return BK_OK;
     double count;
-    BK_TRY(bk_read_f64(p->be, p->number, 0, &count, 1, p->err));
+    BK_TRY(bk_read_f64(p->be, p->number, 0, &count, 1, bk_ctx_error(ctx)));
     *floored += (int64_t)count;
     return BK_OK;
 }
@@ -255,7 +255,7 @@ bk_status bk_params_grad_norm(bk_ctx *ctx, bk_params *p, double norm[BK_MAX_GROU
         int64_t at = p->group_start[g], n = p->group_start[g + 1] - at;
         double sum = 0;
         if (n) BK_TRY(bk_k_sumsq(ctx, &(bk_sumsq_args){.n = n, .x = element(p, p->array[GRAD], at), .sum = p->number->data}));
-        if (n && !bk_ctx_measuring(ctx)) BK_TRY(bk_read_f64(p->be, p->number, 0, &sum, 1, p->err));
+        if (n && !bk_ctx_measuring(ctx)) BK_TRY(bk_read_f64(p->be, p->number, 0, &sum, 1, bk_ctx_error(ctx)));
         norm[g] = sqrt(sum);
     }
     return BK_OK;
@@ -272,8 +272,8 @@ bk_status bk_params_check_grad(bk_ctx *ctx, bk_params *p)
         param *q = p->at[i];
         double first = -1;
         BK_TRY(bk_k_finite(ctx, &(bk_finite_args){.n = bk_numel(&q->grad), .x = q->grad.data, .first = p->number->data}));
-        if (!bk_ctx_measuring(ctx)) BK_TRY(bk_read_f64(p->be, p->number, 0, &first, 1, p->err));
-        if (first >= 0) return bk_fail(p->err, BK_ENUMERIC, "the gradient of %s is not finite at index %lld", q->name, (long long)first);
+        if (!bk_ctx_measuring(ctx)) BK_TRY(bk_read_f64(p->be, p->number, 0, &first, 1, bk_ctx_error(ctx)));
+        if (first >= 0) return bk_fail(bk_ctx_error(ctx), BK_ENUMERIC, "the gradient of %s is not finite at index %lld", q->name, (long long)first);
     }
     return BK_OK;
 }

@@ -9,7 +9,8 @@
 
 typedef struct bk_params bk_params;
 
-bk_params *bk_params_new(const bk_backend *be, bk_error *err); /* NULL: BK_ENOMEM in err */
+/* err outlives the parameters: calls without a context record their failures there. NULL: BK_ENOMEM in err. */
+bk_params *bk_params_new(const bk_backend *be, bk_error *err);
 void bk_params_free(bk_params *p);                             /* and all its tensors */
 
 /* Declares a parameter of learning-rate group 0 .. BK_MAX_GROUPS-1; it has memory after the commit. `positive`: an update that pushes an element below 1e-3 of

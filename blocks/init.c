@@ -98,14 +98,26 @@ static void measure_tap(bk_ctx *ctx, void *user, bk_site_id site, const bk_tenso
     if (in->opt->ema && !bk_ctx_measuring(ctx) && average_range(in, r)) return; /* the error is in the context */
 }
 
+/* Ranges pass over NaN: the block's output tells. */
+static bk_status check_finite(initializer *in, const bk_tensor *y)
+{
+    double first = -1;
+    BK_TRY(bk_k_finite(in->ctx, &(bk_finite_args){.n = bk_numel(y), .x = y->data, .first = in->numbers->data}));
+    if (!bk_ctx_measuring(in->ctx)) BK_TRY(bk_read_f64(in->b->be, in->numbers, 0, &first, 1, in->err));
+    if (first < 0) return BK_OK;
+    return bk_fail(in->err, BK_ENUMERIC, "on the calibration samples the full-precision block gives NaN or Inf at token %lld of a batch, channel %lld",
+                   (long long)first / bk_last_dim(y), (long long)first % bk_last_dim(y));
+}
+
 static bk_status measure_batch(initializer *in, bk_tensor *x)
 {
     in->b->tap = measure_tap;
     in->b->tap_user = in;
-    bk_block_forward(in->ctx, in->b, x);
+    bk_tensor *y = bk_block_forward(in->ctx, in->b, x);
     in->b->tap = NULL;
     in->first = false;
-    return bk_ctx_status(in->ctx);
+    BK_TRY(bk_ctx_status(in->ctx));
+    return check_finite(in, y);
 }
 
 /* Turns what was measured at a site into lo, hi per unit of its quantizer. */

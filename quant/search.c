@@ -1,6 +1,7 @@
 #include "quant/search.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +64,8 @@ void bk_grid_next_round(bk_grid *g)
             double e = bk_grid_error(g, c)[i];
             float f = factor_of(g, c, i);
             if (!isfinite(e)) e = INFINITY;
-            if (e < g->best_error[i] || (e == g->best_error[i] && f > best && isfinite(e))) {
+            bool tie = e == g->best_error[i] && e > 0 && isfinite(e); /* without error there is nothing to gain: zeros keep their step */
+            if (e < g->best_error[i] || (tie && f > best)) {
                 g->best_error[i] = e;
                 best = f;
             }

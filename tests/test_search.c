@@ -76,6 +76,20 @@ START_TEST(ties_keep_the_larger_step)
 }
 END_TEST
 
+static double nothing(float f, int64_t unit)
+{
+    (void)f, (void)unit;
+    return 0;
+}
+
+START_TEST(without_error_the_step_stays)
+{
+    float best[MAX_UNITS];
+    search(nothing, 1, best);
+    ck_assert_msg(best[0] == 1, "kept %g", (double)best[0]);
+}
+END_TEST
+
 static double two_valleys(float f, int64_t unit)
 {
     (void)unit;
@@ -124,6 +138,7 @@ int main(void)
     TCase *t = tcase_create("grid");
     tcase_add_test(t, eleven_points_around_the_best);
     tcase_add_test(t, ties_keep_the_larger_step);
+    tcase_add_test(t, without_error_the_step_stays);
     tcase_add_test(t, ties_of_separate_valleys_keep_the_larger_step);
     tcase_add_test(t, nothing_finite_leaves_the_step);
     tcase_add_test(t, points_that_are_not_finite_lose);
