@@ -25,6 +25,7 @@ BEGIN {
     may["blocks"] = " interface autograd ops io quant blocks "
     may["experiments"] = " interface autograd ops io quant blocks experiments root "
     may["root"] = " interface autograd ops io quant blocks "
+    may["examples"] = may["root"]
     # A library outside the core, and the files that may include its headers; tests may include any.
     only["^(hdf5|hdf5_hl|H5[A-Za-z0-9]*)\\.h$"] = "^io/"
     only["^jansson\\.h$"] = "^io/"
