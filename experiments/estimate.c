@@ -358,7 +358,7 @@ bk_status bk_rates_measure(const bk_rotation *r, const bk_backend *be, bk_rates 
 {
     const bk_config *c = &r->after;
     double weights = (double)bk_config_block_weights(c), t;
-    BK_TRY(bk_sgemm_gflops(be, 768, 5, &out->gflops, err));
+    BK_TRY(bk_sgemm_gflops(be, 768, 12, &out->gflops, err));
     out->load_seconds = weights * READ_NS * 1e-9;
     if (r->on[BK_TRANSFORM_R1]) {
         BK_TRY(turn_seconds(r->hidden, &t, err));
