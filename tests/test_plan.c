@@ -1,0 +1,358 @@
+/* brick plan: estimates from shapes alone, room, refusals. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "experiments/backends.h"
+#include "experiments/plan.h"
+#include "experiments/verbs.h"
+#include "io/file.h"
+
+#define MIB 1048576.0
+
+static char dir[64];
+
+static void enter(void)
+{
+    strcpy(dir, "/tmp/brick-plan-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+}
+
+static void leave(void)
+{
+    bk_error err = {0};
+    ck_assert_int_eq(bk_remove_tree(dir, &err), BK_OK);
+}
+
+static const char llama3[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":4096,\"intermediate_size\":14336,"
+                             "\"num_hidden_layers\":32,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"vocab_size\":128256,"
+                             "\"max_position_embeddings\":8192,\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false}";
+
+static const bk_config small = {.arch = "llama", .hidden = 576, .inter = 1536, .layers = 30, .heads = 9, .kv_heads = 3, .head_dim = 64, .vocab = 49152,
+                                .max_positions = 8192, .eps = 1e-5, .rope_theta = 1e5, .tied = true};
+
+static void put(const char *name, const char *text, char path[128])
+{
+    bk_error err = {0};
+    snprintf(path, 128, "%s/%s", dir, name);
+    ck_assert_int_eq(bk_write_file(path, text, strlen(text), &err), BK_OK);
+}
+
+/* A config of the small shape, with changes. */
+static bk_run_config config(const char *const *sets, int n)
+{
+    static const char text[] = "model: m\nmethod: prefixquant\nscheme: W4A4KV4-static\nseed: 2\n"
+                               "data:\n  detection: {text: t, samples: 64, seqlen: 512}\n  calibration: {text: t, samples: 4, seqlen: 512}\n"
+                               "  training: {text: t, samples: 64, seqlen: 512, validation: 8}\n  evaluation: {text: t, seqlen: 2048, windows: 16}\n"
+                               "rotation: {r1: true, r2: true, r3: true, r4: true}\ntrain: {epochs: 20, batch: 4}\n";
+    bk_run_config c;
+    bk_error err = {0};
+    bk_status st = bk_run_config_parse(text, sizeof text - 1, "test", sets, n, &c, &err);
+    ck_assert_msg(!st, "%s", err.msg);
+    return c;
+}
+
+static bk_status estimate_with(const char *const *sets, int n, bk_estimate *out, bk_error *err)
+{
+    bk_run_config *c = malloc(sizeof *c);
+    ck_assert_ptr_nonnull(c);
+    *c = config(sets, n);
+    float gain[576] = {0};
+    bk_rotation *r;
+    bk_rotation_spec spec = {.r1 = true, .r2 = true, .r3 = true, .r4 = true};
+    ck_assert_int_eq(bk_rotation_create(&small, &spec, gain, &r, err), BK_OK);
+    bk_status st = bk_estimate_run(c, r, bk_backend_named("cpu"), 16, &(bk_rates){200, 0.05}, out, err);
+    bk_rotation_free(r);
+    free(c);
+    return st;
+}
+
+static bk_estimate estimate(const char *set)
+{
+    bk_estimate e;
+    bk_error err = {0};
+    bk_status st = estimate_with(&set, set ? 1 : 0, &e, &err);
+    ck_assert_msg(!st, "%s", err.msg);
+    return e;
+}
+
+START_TEST(targets_follow_the_layout)
+{
+    bk_estimate e = estimate(NULL);
+    ck_assert_double_eq(e.targets_disk, 2.0 * 3 * 72 * 512 * 576 * 2); /* two files of three datasets in f16 */
+    ck_assert_double_eq(estimate("store.keep=all").targets_disk, e.targets_disk / 2 * 30);
+    ck_assert_double_eq(estimate("store.dtype=f32").targets_disk, e.targets_disk * 2);
+    ck_assert_double_eq(estimate("train.epochs=0").targets_disk, 0);
+}
+END_TEST
+
+START_TEST(training_memory_holds_all_copies_of_the_parameters)
+{
+    bk_estimate e = estimate(NULL);
+    double weights = 4.0 * (double)bk_config_block_weights(&small);
+    ck_assert_double_gt(e.memory[BK_PART_TRAIN], 6 * weights);
+    ck_assert_double_lt(e.memory[BK_PART_TRAIN], 1024 * MIB);
+    ck_assert_double_ge(e.peak, e.memory[BK_PART_TRAIN]);
+}
+END_TEST
+
+START_TEST(memory_grows_with_the_batch)
+{
+    ck_assert_double_gt(estimate("train.batch=16").memory[BK_PART_TRAIN], estimate(NULL).memory[BK_PART_TRAIN] * 1.5);
+}
+END_TEST
+
+START_TEST(large_streams_go_to_disk)
+{
+    bk_estimate e = estimate("data.detection.samples=1000");
+    ck_assert_double_eq(e.temporary_disk, 1000.0 * 512 * 576 * 4);
+    ck_assert_double_lt(e.memory[BK_PART_OUTLIERS], 1000.0 * 512 * 576 * 4);
+    ck_assert_double_eq(estimate(NULL).temporary_disk, 0);
+}
+END_TEST
+
+START_TEST(time_is_that_of_the_work)
+{
+    bk_estimate a = estimate(NULL), b = estimate("train.epochs=40");
+    ck_assert_double_gt(b.seconds[BK_PART_TRAIN], 1.8 * a.seconds[BK_PART_TRAIN]);
+    ck_assert_double_lt(b.seconds[BK_PART_TRAIN], 2.0 * a.seconds[BK_PART_TRAIN]);
+    ck_assert_double_eq(a.seconds[BK_PART_INIT], b.seconds[BK_PART_INIT]);
+}
+END_TEST
+
+START_TEST(estimates_beyond_any_integer_stay_finite)
+{
+    bk_estimate e = estimate("data.training.samples=1000000");
+    ck_assert_double_gt(e.targets_disk, 3.5e12);
+    ck_assert_double_lt(e.peak, 1024 * MIB); /* samples cost disk, not memory */
+}
+END_TEST
+
+START_TEST(sequence_beyond_the_positions_is_refused)
+{
+    bk_estimate e;
+    bk_error err = {0};
+    const char *set = "data.training.seqlen=9000";
+    ck_assert_int_eq(estimate_with(&set, 1, &e, &err), BK_EINVAL);
+}
+END_TEST
+
+START_TEST(forward_work_counts_weights_and_visible_keys)
+{
+    bk_config c = small;
+    double w = 2.0 * (double)bk_config_block_weights(&c);
+    ck_assert_double_eq_tol(bk_forward_flops(&c, 3, 2), 3 * w + 4.0 * 576 * (3 + 4 + 5), 1e-3);
+    c.sliding_window = 2;
+    ck_assert_double_eq_tol(bk_forward_flops(&c, 3, 2), 3 * w + 4.0 * 576 * (3 + 4 + 4), 1e-3);
+}
+END_TEST
+
+/* --- room --- */
+
+static const bk_room plenty = {.memory = 1e12, .memory_from = "free memory", .run_disk = 1e12, .cache_disk = 1e12, .temporary_disk = 1e12};
+
+START_TEST(what_fits_is_accepted)
+{
+    bk_error err = {0};
+    bk_estimate e = estimate(NULL);
+    ck_assert_int_eq(bk_room_check(&plenty, &e, dir, &err), BK_OK);
+}
+END_TEST
+
+START_TEST(too_little_memory_names_stage_and_limit)
+{
+    bk_error err = {0};
+    bk_room r = plenty;
+    bk_estimate e = estimate(NULL);
+    r.memory = 100 * MIB;
+    r.memory_from = "cgroup limit";
+    ck_assert_int_eq(bk_room_check(&r, &e, dir, &err), BK_ENOMEM);
+    ck_assert_ptr_nonnull(strstr(err.msg, "cgroup limit"));
+    ck_assert_ptr_nonnull(strstr(err.msg, "the stage "));
+}
+END_TEST
+
+START_TEST(too_little_disk_is_no_space)
+{
+    bk_error err = {0};
+    bk_room r = plenty;
+    bk_estimate e = estimate(NULL);
+    r.run_disk = 200 * MIB;
+    ck_assert_int_eq(bk_room_check(&r, &e, dir, &err), BK_ENOSPC);
+    ck_assert_ptr_nonnull(strstr(err.msg, "data.training.samples"));
+}
+END_TEST
+
+START_TEST(targets_that_are_there_are_not_counted_again)
+{
+    char path[128];
+    bk_error err = {0};
+    bk_room r = plenty;
+    bk_estimate e = estimate(NULL);
+    put("targets", "", path);
+    ck_assert_int_eq(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/targets", dir);
+    ck_assert_int_eq(bk_mkdir_p(path, &err), BK_OK);
+    strcat(path, "/000.h5");
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(ftruncate(fileno(f), (off_t)(e.targets_disk + e.model_disk)), 0);
+    fclose(f);
+    r.run_disk = 10 * MIB;
+    bk_status st = bk_room_check(&r, &e, dir, &err);
+    ck_assert_msg(!st, "%s", err.msg);
+}
+END_TEST
+
+START_TEST(disks_that_are_one_are_added_up)
+{
+    bk_error err = {0};
+    bk_room r = plenty;
+    bk_estimate e = {.targets_disk = 6, .temporary_disk = 6};
+    r.run_disk = r.temporary_disk = 10;
+    ck_assert_int_eq(bk_room_check(&r, &e, dir, &err), BK_OK);
+    r.temporary_with_run = true;
+    ck_assert_int_eq(bk_room_check(&r, &e, dir, &err), BK_ENOSPC);
+}
+END_TEST
+
+START_TEST(limited_address_space_is_seen)
+{
+    bk_room room;
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fscanf(f, "%lu", &pages), 1);
+    fclose(f);
+    struct rlimit as;
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &as), 0);
+    as.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)(512 * MIB);
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &as), 0);
+    bk_room_measure(dir, &room);
+    ck_assert_double_le(room.memory, 512 * MIB);
+    ck_assert_double_gt(room.memory, 0);
+}
+END_TEST
+
+START_TEST(a_run_folder_that_is_not_there_yet_has_the_disk_above_it)
+{
+    char path[128];
+    bk_room a, b;
+    snprintf(path, sizeof path, "%s/not/there/yet", dir);
+    bk_room_measure(path, &a);
+    bk_room_measure(dir, &b);
+    ck_assert_double_gt(a.run_disk, 0.5 * b.run_disk);
+}
+END_TEST
+
+/* --- shapes --- */
+
+START_TEST(config_json_alone_gives_the_shapes)
+{
+    char path[128];
+    bk_config c;
+    bool known, weights;
+    bk_error err = {0};
+    put("config.json", llama3, path);
+    const char *where[] = {path, dir};
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(bk_plan_shapes(where[i], &c, &known, &weights, &err), BK_OK);
+        ck_assert(known && !weights);
+        ck_assert_int_eq(c.hidden, 4096);
+    }
+    ck_assert_int_eq(bk_plan_shapes("/nowhere/at/all", &c, &known, &weights, &err), BK_OK);
+    ck_assert(!known);
+}
+END_TEST
+
+START_TEST(group_that_does_not_divide_lists_the_layers)
+{
+    const char *sets[] = {"scheme=W4A16-g128"};
+    bk_error err = {0};
+    bk_run_config *c = malloc(sizeof *c);
+    ck_assert_ptr_nonnull(c);
+    *c = config(sets, 1);
+    ck_assert_int_eq(bk_plan_quantizers(c, &small, &err), BK_EINVAL); /* 576 = 4.5 x 128, but 1536 = 12 x 128 */
+    ck_assert_ptr_nonnull(strstr(err.msg, "q, k, v, o, gate, up:"));
+    free(c);
+}
+END_TEST
+
+/* --- the verb --- */
+
+static int plan_verb(const char *model, const char *config_path, const char *set)
+{
+    char *argv[] = {(char *)"plan", (char *)"--json", (char *)"--model-config", (char *)model, (char *)config_path, (char *)"--set", (char *)set};
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
+    return bk_verb_plan(set ? 7 : 5, argv);
+}
+
+static const char *const paper[] = {"w4a4kv4-static", "w4a8kv4-static"};
+
+START_TEST(published_configs_are_accepted_without_weights)
+{
+    char json[128], path[128];
+    put("config.json", llama3, json);
+    snprintf(path, sizeof path, "configs/paper/llama-3-8b-%s.yaml", paper[_i]);
+    if (!bk_exists(path)) return; /* run from another folder */
+    ck_assert_int_eq(plan_verb(json, path, NULL), BK_EXIT_OK);
+}
+END_TEST
+
+static const struct {
+    const char *set;
+    int code;
+} verb_cases[] = {
+    {NULL, BK_EXIT_OK},
+    {"data.training.samples=1000000", BK_EXIT_OK}, /* does not fit, says so, and has planned */
+    {"scheme=W4A16-g128", BK_EXIT_OK},
+    {"scheme=W4A16-g96", BK_EXIT_USAGE}, /* 4096 = 42.7 x 96 */
+    {"data.training.seqlen=100000", BK_EXIT_USAGE},
+    {"no.such.key=1", BK_EXIT_USAGE},
+};
+
+START_TEST(exit_codes_of_the_verb)
+{
+    char json[128], path[128];
+    put("config.json", llama3, json);
+    put("c.yaml", "model: nowhere\nscheme: W4A4KV4-static\ndata:\n  detection: {text: t}\n  training: {text: t}\n  evaluation: {text: t}\n", path);
+    ck_assert_int_eq(plan_verb(json, path, verb_cases[_i].set), verb_cases[_i].code);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("plan");
+    TCase *t = tcase_create("plan");
+    tcase_add_checked_fixture(t, enter, leave);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, targets_follow_the_layout);
+    tcase_add_test(t, training_memory_holds_all_copies_of_the_parameters);
+    tcase_add_test(t, memory_grows_with_the_batch);
+    tcase_add_test(t, large_streams_go_to_disk);
+    tcase_add_test(t, time_is_that_of_the_work);
+    tcase_add_test(t, estimates_beyond_any_integer_stay_finite);
+    tcase_add_test(t, sequence_beyond_the_positions_is_refused);
+    tcase_add_test(t, forward_work_counts_weights_and_visible_keys);
+    tcase_add_test(t, what_fits_is_accepted);
+    tcase_add_test(t, too_little_memory_names_stage_and_limit);
+    tcase_add_test(t, too_little_disk_is_no_space);
+    tcase_add_test(t, targets_that_are_there_are_not_counted_again);
+    tcase_add_test(t, disks_that_are_one_are_added_up);
+    tcase_add_test(t, limited_address_space_is_seen);
+    tcase_add_test(t, a_run_folder_that_is_not_there_yet_has_the_disk_above_it);
+    tcase_add_test(t, config_json_alone_gives_the_shapes);
+    tcase_add_test(t, group_that_does_not_divide_lists_the_layers);
+    tcase_add_loop_test(t, published_configs_are_accepted_without_weights, 0, 2);
+    tcase_add_loop_test(t, exit_codes_of_the_verb, 0, (int)(sizeof verb_cases / sizeof verb_cases[0]));
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
