@@ -9,6 +9,7 @@
 #include "experiments/backends.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/plan.h"
 #include "experiments/verbs.h"
 
 enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TRAIN, T_EVALUATE, T_TOTAL };
@@ -111,6 +112,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(check_shapes(r, err));
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r);
+    BK_TRY(bk_plan_check(&r->cfg, bk_source_rotation(r->src), r->lab.be, r->dir, err));
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
     BK_TRY(bk_run_manifest(r, err));
     BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
