@@ -130,10 +130,7 @@ bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w) {
             int64_t at = r * a->cols + g * a->group, p = r * groups + g;
             const float *x = (const float *)a->x + at;
             bk_quant_grid grid = grid_of(extremes_of(a->group, x), a->symmetric, a->gamma, a->beta, a->qmin, a->qmax);
-            if (y && grid.straight)
-                memcpy(y + at, x, sizeof(float) * (size_t)a->group);
-            else if (y)
-                grid_row(a->group, x, &grid, y + at);
+            if (y) grid_row(a->group, x, &grid, y + at);
             if (a->codes) grid_codes(a->group, x, &grid, a->codes + at);
             if (step) step[p] = grid.step;
             if (zero) zero[p] = grid.zero;

@@ -16,7 +16,7 @@ BK_SCALAR float bk_quant_level(float v, float lo, float hi) { return bk_clamp(bk
 typedef struct bk_quant_grid {
     float div, mul, step, zero, lo, hi;
     float dmax, dmin, dgamma, dbeta;
-    int straight; /* a range too small to quantize: y = x */
+    int straight; /* a range too small to quantize: gradients pass straight through */
 } bk_quant_grid;
 
 BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, int qmax) {
