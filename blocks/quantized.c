@@ -1,5 +1,6 @@
 #include "blocks/quantized.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,7 +318,7 @@ static bk_status spec_from_json(const bk_json *o, const char *path, const char *
     int g = 0;
     while (g < BK_GRANULARITY_COUNT && strcmp(grain, bk_granularity_name[g])) g++;
     int64_t bits = bk_json_int(bk_json_get(o, "bits"), 0);
-    if (g == BK_GRANULARITY_COUNT || bits < 2 || bits > 16 || strlen(name) >= sizeof q->quantizer)
+    if (g == BK_GRANULARITY_COUNT || bits < 2 || (bits > 8 && bits != 16) || strlen(name) >= sizeof q->quantizer)
         return bk_fail(err, BK_EFORMAT, "%s/config.json: quantization_config.%s is damaged", path, what);
     *q = (bk_qspec){.bits = (int)bits, .symmetric = bk_json_bool(bk_json_get(o, "symmetric"), true),
                     .restricted = bk_json_bool(bk_json_get(o, "restricted"), false), .clip = bk_json_bool(bk_json_get(o, "clip"), false),
@@ -360,6 +361,16 @@ static bk_status find(const bk_quantized *q, const char *name, int64_t count, bk
                    (long long)(*t)->count, bk_st_dtype_name((*t)->dtype), (long long)count, bk_st_dtype_name(dtype));
 }
 
+/* Values [first, first + n) of a tensor, none of them NaN or Inf. */
+static bk_status read_finite(const bk_quantized *q, const bk_st_tensor *t, int64_t first, int64_t n, float *dst, bk_error *err)
+{
+    BK_TRY(bk_st_read_f32(q->set, t, first, n, dst, err));
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(dst[i]))
+            return bk_fail(err, BK_ENUMERIC, "%s: tensor '%s' is %g at index %lld", q->path, t->name, (double)dst[i], (long long)(first + i));
+    return BK_OK;
+}
+
 static bk_status read_prefix(bk_quantized *q, bk_error *err)
 {
     const bk_config *c = bk_model_config(q->m);
@@ -372,13 +383,20 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     p->k = malloc((size_t)(count + 1) * sizeof *p->k);
     p->v = malloc((size_t)(count + 1) * sizeof *p->v);
     if (!p->ids || !p->k || !p->v) return bk_fail(err, BK_ENOMEM, "no memory for the prefix");
-    for (int64_t i = 0; i < p->n; i++) p->ids[i] = (int32_t)bk_json_int(bk_json_at(ids, (size_t)i), -1);
+    for (int64_t i = 0; i < p->n; i++) {
+        int64_t id = bk_json_int(bk_json_at(ids, (size_t)i), -1);
+        if (id < 0 || id >= c->vocab)
+            return bk_fail(err, BK_EFORMAT, "%s/config.json: prefix id %lld is outside the vocabulary of %lld tokens", q->path,
+                           (long long)id, (long long)c->vocab);
+        p->ids[i] = (int32_t)id;
+    }
     const bk_st_tensor *t;
+    if (!p->n && bk_st_find(q->set, "prefix.key")) return bk_fail(err, BK_EFORMAT, "%s: there are keys of a prefix, but no prefix_ids", q->path);
     if (!p->n) return BK_OK;
     BK_TRY(find(q, "prefix.key", count, BK_ST_F32, &t, err));
-    BK_TRY(bk_st_read_f32(q->set, t, 0, count, p->k, err));
+    BK_TRY(read_finite(q, t, 0, count, p->k, err));
     BK_TRY(find(q, "prefix.value", count, BK_ST_F32, &t, err));
-    return bk_st_read_f32(q->set, t, 0, count, p->v, err);
+    return read_finite(q, t, 0, count, p->v, err);
 }
 
 /* Buffers for the largest linear. */
@@ -465,12 +483,18 @@ static bk_status read_codes(bk_quantized *q, int64_t layer, int w, const bk_st_t
     for (int64_t r = 0; r < rows; r++)
         for (int64_t g = 0; g < groups; g++) {
             float s, z = 0;
-            BK_TRY(bk_st_read_f32(q->set, step, r * groups + g, 1, &s, err));
-            if (zero) BK_TRY(bk_st_read_f32(q->set, zero, r * groups + g, 1, &z, err));
+            BK_TRY(read_finite(q, step, r * groups + g, 1, &s, err));
+            if (!(s > 0))
+                return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the step %g at index %lld", q->path, step->name, (double)s,
+                               (long long)(r * groups + g));
+            if (zero) BK_TRY(read_finite(q, zero, r * groups + g, 1, &z, err));
             float top = (float)((1 << q->weight_bits) - 1), zr = zero ? __builtin_rintf(z) : 0;
             zr = zr < 0 ? 0 : zr > top ? top : zr;
             for (int64_t c = g * group; c < (g + 1) * group; c++) {
                 int64_t i = r * cols + c;
+                if ((float)q->codes[i] > top)
+                    return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the code %d at index %lld, beyond %d bits", q->path,
+                                   t->name, q->codes[i], (long long)i, q->weight_bits);
                 q->buf[i] = ((float)(q->codes[i] + qmin) - zr) * s;
             }
         }
@@ -489,13 +513,13 @@ static bk_status read_linear(bk_quantized *q, int64_t layer, int w, bk_block *b,
     } else {
         snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, linear_hf[w]);
         BK_TRY(find(q, name, rows * cols, BK_ST_F32, &t, err));
-        BK_TRY(bk_st_read_f32(q->set, t, 0, rows * cols, q->buf, err));
+        BK_TRY(read_finite(q, t, 0, rows * cols, q->buf, err));
     }
     BK_TRY(bk_write(b->be, b->w[w], 0, q->buf, rows * cols, err));
     if (!b->b[w]) return BK_OK;
     snprintf(name, sizeof name, "model.layers.%lld.%s.bias", (long long)layer, linear_hf[w]);
     BK_TRY(find(q, name, rows, BK_ST_F32, &t, err));
-    BK_TRY(bk_st_read_f32(q->set, t, 0, rows, q->buf, err));
+    BK_TRY(read_finite(q, t, 0, rows, q->buf, err));
     return bk_write(b->be, b->b[w], 0, q->buf, rows, err);
 }
 
@@ -504,7 +528,7 @@ static bk_status read_small(bk_quantized *q, const char *name, bk_block *b, bk_t
     const bk_st_tensor *t;
     int64_t n = bk_numel(to);
     BK_TRY(find(q, name, n, BK_ST_F32, &t, err));
-    BK_TRY(bk_st_read_f32(q->set, t, 0, n, q->buf, err));
+    BK_TRY(read_finite(q, t, 0, n, q->buf, err));
     return bk_write(b->be, to, 0, q->buf, n, err);
 }
 
