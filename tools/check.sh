@@ -36,7 +36,7 @@ check_with() { # check_with TOOL NAME COMMAND...
 check "layers of the includes" tools/check_layers.sh
 check "the layer check can fail" tools/check_layers_fails.sh
 check "texts" tools/check_text.sh
-check "docs/ops.md is what tools/ops_doc.sh makes" bash -c "tools/ops_doc.sh | cmp - docs/ops.md"
+check "pages" tools/check_docs.sh
 check_with shellcheck "scripts" shellcheck scripts/*.sh tools/*.sh .ci/run
 check "an installed copy" tools/check_install.sh
 # shellcheck disable=SC2086 # make is a command with options

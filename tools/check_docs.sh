@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The pages against the tree: links lead somewhere, C code in the worked examples stands in examples/ or tests/, docs/ops.md is up to date.
+# Usage: tools/check_docs.sh        prints what is wrong, exit 1 if anything is
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+failed=0
+wrong() {
+    echo "$1"
+    failed=1
+}
+
+for page in README.md docs/*.md; do
+    while read -r link; do
+        case $link in *://* | '#'*) continue ;; esac
+        [ -e "$(dirname "$page")/${link%%#*}" ] || wrong "$page: the link to $link leads nowhere"
+    done < <(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//')
+done
+
+# Every line of a C block, spaces at its ends apart; /* ... */ stands for lines that are left out.
+for page in docs/adding-an-op.md docs/adding-a-quantizer.md; do
+    while IFS= read -r line; do
+        case $line in '' | '/* ... */') continue ;; esac
+        grep -rqF -e "$line" examples tests || wrong "$page: not in examples/ or tests/: $line"
+    done < <(awk '/^```/ { inside = $0 == "```c"; next } inside { sub(/^ +/, ""); print }' "$page")
+done
+
+tools/ops_doc.sh | cmp - docs/ops.md || wrong "docs/ops.md is not what tools/ops_doc.sh makes"
+exit "$failed"
