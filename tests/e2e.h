@@ -31,6 +31,7 @@ void e2e_silent(const char *words);
 /* Of programs started from now on: what the preloaded tests/preload/stop_at.c shall do; NULL = nothing. e2e_limit: bytes of a file, 0 = any. */
 void e2e_stop_at(const char *at, int signal);
 void e2e_limit(long bytes);
+void e2e_stdout(int fd); /* instead of the file; -1 = the file again */
 /* Calls of rename, fsync and clock_gettime by `brick <words>`, which must end well. */
 void e2e_count(long calls[3], const char *words);
 
