@@ -136,13 +136,13 @@ static const struct {
 } configs[] = {
     {"\"llama\"", "\"gemma2\"", "gemma2"},
     {"\"num_attention_heads\": 4", "\"num_attention_heads\": 5", "5"},
-    {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "num_key_value_heads"},
-    {"\"rms_norm_eps\": ", "\"rms_norm_eps\": -", "rms_norm_eps"},
+    {"\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "KV heads"},
+    {"\"rms_norm_eps\": ", "\"rms_norm_eps\": -", "eps"},
     {"\"vocab_size\": 258", "\"vocab_size\": 300", "embed_tokens"},
     {"\"hidden_size\": 64", "\"hidden_size\": 0", "hidden_size"},
-    {"{", "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}, ", "yarn"},
-    {"{", "{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, ", "dynamic"},
-    {"{", "{\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}, ", "longrope"},
+    {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}", "yarn"},
+    {"\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}", "dynamic"},
+    {"\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2.0}", "longrope"},
     {"{", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0}, ", "yarn"},
     {"{", "{\"partial_rotary_factor\": 0.5, ", "partial_rotary_factor"},
     {"{", "{\"quantization_config\": {\"quant_method\": \"awq\"}, ", "awq"},
@@ -185,6 +185,14 @@ START_TEST(settings_that_do_not_fit_are_refused)
 {
     e2e_brick(2, "run run.yaml --set %s --out a", settings[_i].set);
     e2e_said(settings[_i].words);
+}
+END_TEST
+
+START_TEST(a_refused_run_leaves_its_folder_free)
+{
+    e2e_brick(2, "run run.yaml --set data.evaluation.seqlen=5000 --out a");
+    e2e_brick(0, "run run.yaml --out a");
+    finite_result();
 }
 END_TEST
 
@@ -315,6 +323,7 @@ int main(void)
     tcase_add_loop_test(t, rotation_alone_does_not_change_perplexity, 0, sizeof rotated / sizeof rotated[0]);
     tcase_add_loop_test(t, model_config_is_refused_by_name, 0, sizeof configs / sizeof configs[0]);
     tcase_add_loop_test(t, settings_that_do_not_fit_are_refused, 0, sizeof settings / sizeof settings[0]);
+    tcase_add_test(t, a_refused_run_leaves_its_folder_free);
     tcase_add_test(t, groups_of_one_are_legal);
     tcase_add_loop_test(t, text_without_a_window_is_refused, 0, 4);
     tcase_add_test(t, fewer_samples_than_asked_are_reported);
