@@ -85,15 +85,23 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOB
 	$(call say,LINK,$@)
 	$(Q)$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
 
+# Preloaded into the program by tests; without sanitizer, which must come first in a process.
+$(BUILD)/tests/%.so: tests/preload/%.c
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -shared -fPIC $(WARN) -O1 $< -o $@
+
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-test-build: $(TESTRUN)
+TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c))
+
+test-build: $(TESTRUN) $(TESTAIDS)
 fuzz-build: $(FUZZBIN)
-run-tests: $(TESTRUN)
-	@scripts/test.sh $^
+run-tests: $(TESTRUN) $(TESTAIDS)
+	@scripts/test.sh $(TESTRUN)
 
 ## make               the program build/brick and the libraries build/libbrick.a, .so; installs nothing
 ## make demo          all that is missing, then the main job on a real model (goes on where it was stopped)

@@ -6,18 +6,25 @@
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
 
+static bk_status open_files(bk_lab *lab, const char *model, bk_error *err)
+{
+    BK_TRY(bk_model_open(model, &lab->model, err));
+    const bk_gguf *g = bk_model_gguf(lab->model);
+    BK_TRY(g ? bk_tokenizer_from_gguf(g, &lab->tok, err) : bk_tokenizer_from_folder(bk_model_dir(lab->model), &lab->tok, err));
+    return bk_model_quantized(lab->model) ? bk_quantized_open(lab->model, &lab->quantized, err) : BK_OK;
+}
+
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err)
 {
     int64_t bos, eos;
     *lab = (bk_lab){.be = be, .bos = -1};
-    BK_TRY(bk_model_open(model, &lab->model, err));
-    const bk_gguf *g = bk_model_gguf(lab->model);
-    BK_TRY(g ? bk_tokenizer_from_gguf(g, &lab->tok, err) : bk_tokenizer_from_folder(bk_model_dir(lab->model), &lab->tok, err));
+    bk_status st = open_files(lab, model, err);
+    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* an input file that brick cannot use, not a wrong command */
+    BK_TRY(st);
     int64_t vocab = bk_model_config(lab->model)->vocab;
     if (bk_tokenizer_size(lab->tok) > vocab)
         return bk_fail(err, BK_EFORMAT, "%s: the tokenizer has %lld tokens, the embedding %lld rows", model,
                        (long long)bk_tokenizer_size(lab->tok), (long long)vocab);
-    if (bk_model_quantized(lab->model)) BK_TRY(bk_quantized_open(lab->model, &lab->quantized, err));
     bk_model_bos_eos(lab->model, &bos, &eos);
     int64_t candidates[] = {bk_tokenizer_bos(lab->tok), bos, bk_tokenizer_eos(lab->tok), eos};
     for (int i = 0; i < 4 && lab->bos < 0; i++) lab->bos = candidates[i];

@@ -184,7 +184,7 @@ int bk_verb_run(int argc, char **argv)
     bk_error err = {0};
     bk_run *r = calloc(1, sizeof *r);
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
-    r->lock = -1;
+    r->lock = r->outliers.lock = r->init.lock = -1;
     if (strict) sets.item[sets.n++] = "strict=true";
     bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");

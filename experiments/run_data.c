@@ -36,7 +36,7 @@ static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seq
     bk_text text = {0};
     bk_status st = bk_lab_text(&r->lab, path, &r->policy, prefixed, &text, err);
     if (!st) st = bk_samples_draw(&text, seqlen, n, skip, draw_seed(r, purpose), out, err);
-    if (st) bk_error_prefix(err, "%s samples", what);
+    if (st) bk_error_prefix(err, "%s samples of %s", what, path);
     if (!st && text.ledger.bos_inside && !r->policy.strip_bos && prefixed)
         bk_log(BK_LOG_WARN, "%s: %lld BOS tokens stand in the text behind a prefix that ends with one; strip_bos: true removes them", path,
                (long long)text.ledger.bos_inside);
@@ -75,7 +75,7 @@ static bk_status load_evaluation(bk_run *r, bool prefixed, bk_error *err)
     bk_text text = {0};
     bk_status st = bk_lab_text(&r->lab, d->text, &r->policy, prefixed, &text, err);
     if (!st) st = bk_samples_windows(&text, d->seqlen, d->samples, &r->evaluation, err);
-    if (st) bk_error_prefix(err, "evaluation windows");
+    if (st) bk_error_prefix(err, "evaluation windows of %s", d->text);
     bk_text_free(&text);
     if (!st) report("evaluation", &r->evaluation, d->samples < 0 ? r->evaluation.n : d->samples);
     return st;
@@ -87,6 +87,7 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
     bool prefixed = c->prefix.mode != BK_PREFIX_NONE;
     BK_TRY(check_length(r, "data.evaluation.seqlen", c->data.evaluation.seqlen, err));
     BK_TRY(check_length(r, "data.training.seqlen", c->data.training.seqlen, err));
+    if (*c->data.calibration.text) BK_TRY(check_length(r, "data.calibration.seqlen", c->data.calibration.seqlen, err));
     if (c->prefix.mode == BK_PREFIX_AUTO) {
         BK_TRY(check_length(r, "data.detection.seqlen", c->data.detection.seqlen, err));
         BK_TRY(draw(r, bk_run_config_text(c, &c->data.detection), "detection", c->data.detection.seqlen, c->data.detection.samples, 0,

@@ -43,7 +43,8 @@ static bk_status add_row(bk_run *r, const char *name, row_fn fn, double *out, bk
 {
     double ppl;
     BK_TRY(known_row(r, name, &ppl, err));
-    if (isnan(ppl)) {
+    bool known = !isnan(ppl);
+    if (!known) {
         bk_watch watch = bk_run_begin_stage(r, name, 5, bk_model_config(r->lab.model)->layers);
         BK_TRY(fn(r, &watch, &ppl, err));
         bk_run_end_stage(r);
@@ -51,7 +52,7 @@ static bk_status add_row(bk_run *r, const char *name, row_fn fn, double *out, bk
     snprintf(r->row[r->n_rows].name, sizeof r->row[0].name, "%s", name);
     r->row[r->n_rows++].ppl = ppl;
     if (out) *out = ppl;
-    return save_rows(r, err);
+    return known ? BK_OK : save_rows(r, err);
 }
 
 /* --- the rows --- */

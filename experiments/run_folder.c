@@ -104,11 +104,12 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err)
 {
-    char config[BK_RUN_PATH], log[BK_RUN_PATH], summary[BK_RUN_PATH];
+    char config[BK_RUN_PATH], manifest[BK_RUN_PATH], log[BK_RUN_PATH], summary[BK_RUN_PATH];
     bk_run_path(r, "config.yaml", config, sizeof config);
+    bk_run_path(r, "manifest.json", manifest, sizeof manifest);
     bk_run_path(r, "log.txt", log, sizeof log);
     bk_run_path(r, "summary.json", summary, sizeof summary);
-    bool known = bk_exists(config);
+    bool known = bk_exists(manifest); /* before it nothing is computed: a run that was refused leaves the folder free */
     if (bk_exists(r->dir) && !bk_is_dir(r->dir)) return bk_fail(err, BK_EINVAL, "%s is no folder", r->dir);
     if (known) BK_TRY(compare_config(r, config, err));
     *finished = known && bk_exists(summary);

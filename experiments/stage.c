@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *bk_cache_root(void)
@@ -25,15 +26,25 @@ static bk_status hash_of(const char *name, const char *depends, char hex[65], bk
     return BK_OK;
 }
 
+/* Who waited for a lock whose file the holder then removed has locked nothing: true if `fd` is still the file at `path`. */
+static bool is_at(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+}
+
 static bk_status take_lock(bk_stage *s, bk_error *err)
 {
     char path[BK_STAGE_PATH + 8];
     snprintf(path, sizeof path, "%s.lock", s->dir);
-    s->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-    if (s->lock < 0) return bk_fail_errno(err, "%s", path);
-    while (flock(s->lock, LOCK_EX) != 0)
-        if (errno != EINTR) return bk_fail_errno(err, "locking %s", path);
-    return BK_OK;
+    for (;;) {
+        s->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+        if (s->lock < 0) return bk_fail_errno(err, "%s", path);
+        while (flock(s->lock, LOCK_EX) != 0)
+            if (errno != EINTR) return bk_fail_errno(err, "locking %s", path);
+        if (is_at(s->lock, path)) return BK_OK;
+        close(s->lock);
+    }
 }
 
 bk_status bk_stage_open(bk_stage *s, const char *name, const char *depends, bk_error *err)

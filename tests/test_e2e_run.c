@@ -1,0 +1,255 @@
+/* brick run from end to end: the same results every time, and refusals of what does not belong together. */
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "tests/e2e.h"
+
+/* --- the same every time --- */
+
+START_TEST(two_runs_are_the_same_run)
+{
+    e2e_brick(0, "run run.yaml --out a");
+    ck_assert_int_eq(rename("cache", "cache-a"), 0);
+    e2e_brick(0, "run run.yaml --out b");
+    e2e_same_run("a", "b");
+    e2e_same_tree("cache-a", "cache");
+}
+END_TEST
+
+START_TEST(threads_do_not_change_results)
+{
+    e2e_brick(0, "run run.yaml --out a");
+    ck_assert_int_eq(rename("cache", "cache-a"), 0);
+    e2e_brick(0, "run run.yaml --set threads=2 --out b");
+    e2e_same_run("a", "b");
+    e2e_same_tree("cache-a", "cache");
+}
+END_TEST
+
+START_TEST(stages_of_another_run_are_taken_over)
+{
+    e2e_brick(0, "run run.yaml --out a");
+    char *before = e2e_listing("cache");
+    e2e_brick(0, "run run.yaml --out b");
+    char *after = e2e_listing("cache");
+    ck_assert_str_eq(before, after);
+    e2e_same_run("a", "b");
+    free(before);
+    free(after);
+}
+END_TEST
+
+START_TEST(eval_of_the_result_is_the_summary)
+{
+    e2e_brick(0, "run run.yaml --out a");
+    double final = e2e_number("a/summary.json", "ppl", "final");
+    e2e_brick(0, "eval --model a --text ../m/eval.txt --seqlen 32 --windows 4 --threads 1 --json");
+    ck_assert_double_eq(e2e_number("out", "ppl", NULL), final);
+}
+END_TEST
+
+static const char *const ways[] = {"W4A4KV4-static", "W4A4KV4-dynamic", "W2A8KV4-static-asym", "W3A16-g32", "W8A16"};
+
+/* epochs 0, no learning rate and the initialisation are the same model, to the bit. */
+START_TEST(training_that_changes_nothing_is_the_initialisation)
+{
+    e2e_brick(0, "run run.yaml --set scheme=%s --set train.epochs=0 --out none", ways[_i]);
+    e2e_brick(0, "run run.yaml --set scheme=%s --set train.lr_quant=0 --set train.lr_weight=0 --out still", ways[_i]);
+    e2e_brick(0, "run run.yaml --set scheme=%s --set train.lr_quant=0 --set train.lr_weight=0 --set train.keep=last --out last", ways[_i]);
+    e2e_same_tree("none/model", "still/model");
+    e2e_same_tree("none/model", "last/model");
+    double init = e2e_number("none/summary.json", "ppl", "init");
+    ck_assert_double_finite(init);
+    ck_assert_double_eq(init, e2e_number("none/summary.json", "ppl", "final"));
+    ck_assert_double_eq(init, e2e_number("still/summary.json", "ppl", "init"));
+    ck_assert_double_eq(init, e2e_number("still/summary.json", "ppl", "final"));
+}
+END_TEST
+
+/* --- a folder belongs to one run --- */
+
+START_TEST(a_finished_run_is_left_alone)
+{
+    e2e_brick(0, "run run.yaml --out a");
+    char *before = e2e_listing("a");
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_said("finished");
+    e2e_brick(0, "run run.yaml --out a --resume --set threads=2");
+    e2e_said("finished");
+    char *after = e2e_listing("a");
+    ck_assert_str_eq(before, after);
+    free(before);
+    free(after);
+}
+END_TEST
+
+/* A run that was ended before the last block was written, in the folder a. */
+static void unfinished(void)
+{
+    e2e_brick(0, "run run.yaml --out full");
+    e2e_remove("cache");
+    e2e_stop_at("rename:16", 9);
+    e2e_brick(137, "run run.yaml --out a");
+    e2e_stop_at(NULL, 0);
+    ck_assert(bk_exists("a/checkpoint.h5") && !bk_exists("a/summary.json"));
+}
+
+/* All files of the folder a but the log, which tells of the refusal. */
+static char *all_but_log(void)
+{
+    char *text = e2e_listing("a"), *name = strstr(text, "  log.txt\n");
+    if (name) memset(name - 64, '-', 64);
+    return text;
+}
+
+static void refused(const char *words, const char *arguments)
+{
+    char *before = all_but_log();
+    e2e_brick(2, "run run.yaml --out a %s", arguments);
+    e2e_said(words);
+    char *after = all_but_log();
+    ck_assert_str_eq(before, after);
+    free(before);
+    free(after);
+}
+
+START_TEST(an_unfinished_run_is_continued_only_when_asked)
+{
+    unfinished();
+    refused("--resume", "");
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_said("resuming");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+static const struct {
+    const char *set, *named;
+} others[] = {{"seed=3", "seed is 2 there and 3 here"},
+              {"scheme=W4A8KV4-static", "scheme"},
+              {"quant.activation.bits=8", "quant.activation.bits"},
+              {"train.lr_quant=2e-3", "train.lr_quant"},
+              {"train.epochs=3", "train.epochs"},
+              {"prefix.mode=none", "prefix.mode"},
+              {"prefix.mode=[46]", "prefix.mode"},
+              {"data.training.samples=5", "data.training.samples"},
+              {"rotation.r4=false", "rotation.r4"},
+              {"store.dtype=f32", "store.dtype"},
+              {"backend=ref", "backend"}};
+
+START_TEST(resuming_with_another_config_names_the_key)
+{
+    unfinished();
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char words[128];
+        snprintf(words, sizeof words, "--resume --set %s", others[i].set);
+        refused(others[i].named, words);
+    }
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+START_TEST(resuming_with_another_model_is_refused)
+{
+    e2e_copy_tree("../m", "m");
+    e2e_config("m", NULL);
+    unfinished();
+    e2e_flip("m/model.safetensors", -1);
+    refused("model_sha256", "--resume");
+    e2e_flip("m/model.safetensors", -1);
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+static const struct {
+    const char *key, *file, *name;
+} texts[] = {{"detection:   {text: ", "train.txt", "detection"},
+             {"training:    {text: ", "train.txt", "training"},
+             {"calibration: {text: ", "calib.txt", "calibration"},
+             {"evaluation:  {text: ", "eval.txt", "evaluation"}};
+
+START_TEST(resuming_with_another_text_names_it)
+{
+    char was[64], is[64];
+    snprintf(was, sizeof was, "%s../m/%s", texts[_i].key, texts[_i].file);
+    snprintf(is, sizeof is, "%smine.txt", texts[_i].key);
+    char *text = e2e_text(strstr(was, "../"));
+    e2e_write("mine.txt", text);
+    e2e_replace("run.yaml", was, is);
+    unfinished();
+    e2e_append("mine.txt", "more");
+    refused(texts[_i].name, "--resume");
+    e2e_write("mine.txt", text);
+    free(text);
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+START_TEST(resuming_with_another_version_is_refused)
+{
+    unfinished();
+    e2e_replace("a/manifest.json", "\"version\": \"", "\"version\": \"9");
+    refused("another version", "--resume");
+}
+END_TEST
+
+START_TEST(a_folder_in_use_is_refused)
+{
+    unfinished();
+    int fd = open("a/lock", O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    refused("another brick", "--resume");
+    close(fd);
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+/* A run into a folder that is in use before it has a config must not write one. */
+START_TEST(two_at_once_leave_one_run)
+{
+    pid_t one = e2e_start("run run.yaml --out a"), two = e2e_start("run run.yaml --out a");
+    int first = e2e_wait(one), second = e2e_wait(two);
+    ck_assert_msg((first == 0 && second == 2) || (first == 2 && second == 0) || (first == 0 && second == 0), "exit status %d and %d", first, second);
+    e2e_brick(0, "run run.yaml --out b");
+    e2e_same_run("a", "b");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_run");
+    TCase *t = tcase_create("run");
+    tcase_set_timeout(t, 120);
+    tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
+    tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
+    tcase_add_test(t, two_runs_are_the_same_run);
+    tcase_add_test(t, threads_do_not_change_results);
+    tcase_add_test(t, stages_of_another_run_are_taken_over);
+    tcase_add_test(t, eval_of_the_result_is_the_summary);
+    tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
+    tcase_add_test(t, a_finished_run_is_left_alone);
+    tcase_add_test(t, an_unfinished_run_is_continued_only_when_asked);
+    tcase_add_test(t, resuming_with_another_config_names_the_key);
+    tcase_add_test(t, resuming_with_another_model_is_refused);
+    tcase_add_loop_test(t, resuming_with_another_text_names_it, 0, sizeof texts / sizeof texts[0]);
+    tcase_add_test(t, resuming_with_another_version_is_refused);
+    tcase_add_test(t, a_folder_in_use_is_refused);
+    tcase_add_test(t, two_at_once_leave_one_run);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

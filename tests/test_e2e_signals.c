@@ -1,0 +1,202 @@
+/* What ends a run from outside: signals, readers that leave, disks that are full. Each time the run says so by its exit status and goes on
+ * afterwards to the results of a run that was left alone. */
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "tests/e2e.h"
+
+static void full_run(void)
+{
+    e2e_brick(0, "run run.yaml --out full");
+    e2e_remove("cache");
+}
+
+static void resumes(const char *dir)
+{
+    e2e_brick(0, "run run.yaml --out %s --resume", dir);
+    e2e_same_run("full", dir);
+}
+
+/* --- signals --- */
+
+static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+
+START_TEST(interrupted_run_says_so_and_resumes)
+{
+    static const int clocks[] = {3, 15, 30, 45, 60};
+    full_run();
+    for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++) {
+        char at[32];
+        snprintf(at, sizeof at, "clock:%d", clocks[i]);
+        e2e_remove("a");
+        e2e_remove("cache");
+        e2e_stop_at(at, stopping[_i]);
+        e2e_brick(130, "run run.yaml --out a");
+        e2e_stop_at(NULL, 0);
+        e2e_said("interrupted");
+        resumes("a");
+    }
+}
+END_TEST
+
+static void wait_for(const char *path)
+{
+    const struct timespec pause = {0, 5000000};
+    for (int i = 0; i < 6000 && !bk_exists(path); i++) nanosleep(&pause, NULL);
+    ck_assert_msg(bk_exists(path), "%s did not appear", path);
+}
+
+/* Two signals that arrive together: the handler of the second ends the program before it could say anything. */
+START_TEST(second_signal_ends_at_once)
+{
+    pid_t pid = e2e_start("run run.yaml --set train.epochs=100000 --out a");
+    wait_for("a/targets/000.h5");
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+    kill(pid, SIGINT);
+    kill(pid, SIGTERM);
+    kill(pid, SIGCONT);
+    ck_assert_int_eq(e2e_wait(pid), 130);
+    e2e_silent("interrupted");
+}
+END_TEST
+
+START_TEST(interrupted_training_ends_within_a_step)
+{
+    pid_t pid = e2e_start("run run.yaml --set train.epochs=100000 --out a");
+    wait_for("a/targets/000.h5");
+    kill(pid, SIGINT);
+    ck_assert_int_eq(e2e_wait(pid), 130);
+    e2e_said("interrupted");
+}
+END_TEST
+
+START_TEST(hangup_is_ignored_under_nohup)
+{
+    signal(SIGHUP, SIG_IGN);
+    full_run();
+    e2e_stop_at("clock:30", SIGHUP);
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_stop_at(NULL, 0);
+    signal(SIGHUP, SIG_DFL);
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+/* --- readers that leave --- */
+
+START_TEST(reader_that_left_is_no_success_but_the_run_is_whole)
+{
+    int ends[2];
+    full_run();
+    ck_assert_int_eq(pipe(ends), 0);
+    close(ends[0]);
+    e2e_stdout(ends[1]);
+    e2e_brick(128 + SIGPIPE, "run run.yaml --out a");
+    e2e_same_run("full", "a");
+    close(ends[1]);
+}
+END_TEST
+
+START_TEST(full_stdout_is_no_success_but_the_run_is_whole)
+{
+    full_run();
+    int fd = open("/dev/full", O_WRONLY);
+    e2e_stdout(fd);
+    e2e_brick(5, "run run.yaml --out a");
+    e2e_said("standard output");
+    e2e_same_run("full", "a");
+    close(fd);
+}
+END_TEST
+
+/* --- disks --- */
+
+static const long sizes[] = {2000, 6000, 12000, 25000, 50000, 120000};
+
+START_TEST(limit_of_file_size_is_a_full_disk)
+{
+    full_run();
+    e2e_limit(sizes[_i]);
+    e2e_brick(5, "run run.yaml --out a");
+    e2e_limit(0);
+    resumes("a");
+}
+END_TEST
+
+START_TEST(full_disk_loses_nothing)
+{
+    static const char *const room[] = {"size=40k", "size=100k", "size=200k"};
+    full_run();
+    ck_assert_int_eq(mkdir("disk", 0777), 0);
+    for (size_t i = 0; i < sizeof room / sizeof room[0]; i++) {
+        if (mount("tmpfs", "disk", "tmpfs", 0, room[i]) != 0) {
+            fprintf(stderr, "full_disk_loses_nothing: skipped, cannot mount a tmpfs: %s\n", strerror(errno));
+            return;
+        }
+        int status = e2e_wait(e2e_start("run run.yaml --out disk/a"));
+        int wider = mount("tmpfs", "disk", "tmpfs", MS_REMOUNT, "size=16m");
+        int resumed = e2e_wait(e2e_start("run run.yaml --out disk/a --resume"));
+        if (!wider && !resumed) e2e_copy_tree("disk/a", "a");
+        ck_assert_int_eq(umount("disk"), 0);
+        ck_assert_msg(status == 5, "%s: exit status %d", room[i], status);
+        ck_assert_msg(!wider && !resumed, "%s: not resumed: exit status %d", room[i], resumed);
+        e2e_same_run("full", "a");
+        e2e_remove("a");
+        e2e_remove("cache");
+    }
+}
+END_TEST
+
+START_TEST(folder_that_cannot_be_made_is_an_error)
+{
+    e2e_brick(3, "run run.yaml --out /proc/brick/a");
+    e2e_said("/proc/brick");
+    e2e_write("file", "");
+    e2e_brick(2, "run run.yaml --out file");
+    e2e_said("file");
+}
+END_TEST
+
+START_TEST(parent_that_is_read_only_is_an_error)
+{
+    if (geteuid() == 0) return; /* may write everywhere; folder_that_cannot_be_made_is_an_error is the same for it */
+    ck_assert_int_eq(mkdir("locked", 0555), 0);
+    e2e_brick(3, "run run.yaml --out locked/a");
+    e2e_said("locked");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_signals");
+    TCase *t = tcase_create("signals");
+    tcase_set_timeout(t, 120);
+    tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
+    tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
+    tcase_add_loop_test(t, interrupted_run_says_so_and_resumes, 0, sizeof stopping / sizeof stopping[0]);
+    tcase_add_test(t, second_signal_ends_at_once);
+    tcase_add_test(t, interrupted_training_ends_within_a_step);
+    tcase_add_test(t, hangup_is_ignored_under_nohup);
+    tcase_add_test(t, reader_that_left_is_no_success_but_the_run_is_whole);
+    tcase_add_test(t, full_stdout_is_no_success_but_the_run_is_whole);
+    tcase_add_loop_test(t, limit_of_file_size_is_a_full_disk, 0, sizeof sizes / sizeof sizes[0]);
+    tcase_add_test(t, full_disk_loses_nothing);
+    tcase_add_test(t, folder_that_cannot_be_made_is_an_error);
+    tcase_add_test(t, parent_that_is_read_only_is_an_error);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
