@@ -21,7 +21,7 @@
 typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
 typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
-typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
+typedef enum { BK_INIT_MINMAX } bk_init_from;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */

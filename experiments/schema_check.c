@@ -72,7 +72,7 @@ static bool uses_detection(const bk_run_config *c)
 static bool uses_calibration(const bk_run_config *c)
 {
     return is_static(&c->quant.activation) || is_static(&c->quant.key) || is_static(&c->quant.value) || c->init.search ||
-           c->init.from == BK_INIT_GPTQ || c->evaluate & BK_EVALUATE_ABLATION;
+           c->evaluate & BK_EVALUATE_ABLATION;
 }
 
 static bool uses_training(const bk_run_config *c)

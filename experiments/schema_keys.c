@@ -99,7 +99,7 @@ const bk_key bk_keys[] = {
     {"quant.skip", BK_KEY_SKIP, AT(quant.n_skip), "[]", 0, MILLION, NULL,
      "list of {block: N, site: NAME} that stay in full precision; one of the two may be left out"},
 
-    {"init.from", BK_KEY_ENUM, AT(init.from), "minmax", 0, 0, "minmax|gptq", "first weights and steps"},
+    {"init.from", BK_KEY_ENUM, AT(init.from), "minmax", 0, 0, "minmax", "first weights and steps"},
     {"init.search", BK_KEY_BOOL, AT(init.search), "true", 0, 0, NULL, "grid search of steps and clipping factors"},
     {"init.refresh", BK_KEY_BOOL, AT(init.refresh), "false", 0, 0, NULL, "search again on the stream of trained blocks"},
     {"init.range", BK_KEY_ENUM, AT(init.range), "max", 0, 0, "max|ema", "static ranges: true maximum, or average with weight 0.99"},
