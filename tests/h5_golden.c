@@ -44,7 +44,7 @@ bk_golden *bk_golden_open(const char *name)
 {
     bk_golden *g = calloc(1, sizeof *g);
     ck_assert_ptr_nonnull(g);
-    snprintf(g->name, sizeof g->name, "tests/golden/%s", name);
+    snprintf(g->name, sizeof g->name, "%s%s", name[0] == '/' ? "" : "tests/golden/", name);
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     g->file = H5Fopen(g->name, H5F_ACC_RDONLY, H5P_DEFAULT);
     if (g->file < 0) ck_abort_msg("%s does not open: run the tests from the root of the repository", g->name);

@@ -10,7 +10,7 @@
 
 typedef struct bk_golden bk_golden;
 
-/* Opens tests/golden/NAME, as seen from the root of the repository. */
+/* Opens tests/golden/NAME, as seen from the root of the repository; a NAME that begins with / as it is. */
 bk_golden *bk_golden_open(const char *name);
 void bk_golden_close(bk_golden *g);
 

@@ -169,6 +169,19 @@ START_TEST(an_arena_of_nothing)
 }
 END_TEST
 
+/* Else the tests that count would see nothing. */
+START_TEST(allocations_are_counted)
+{
+    bk_pool p = {0};
+    bk_alloc_count_from_here();
+    void *x = bk_pool_alloc(&p, 10);
+    long count = bk_alloc_count();
+    ck_assert_ptr_nonnull(x);
+    ck_assert_int_eq(count, bk_alloc_counted() ? 1 : 0);
+    bk_pool_free(&p);
+}
+END_TEST
+
 START_TEST(a_pool_keeps_its_chunks)
 {
     bk_pool p = {0};
@@ -515,6 +528,7 @@ int main(void)
     tcase_add_test(t, shapes_are_printed);
     tcase_add_test(t, an_arena_gives_what_was_measured);
     tcase_add_test(t, an_arena_of_nothing);
+    tcase_add_test(t, allocations_are_counted);
     tcase_add_test(t, a_pool_keeps_its_chunks);
     suite_add_tcase(s, t);
     t = tcase_create("contexts");
