@@ -263,7 +263,7 @@ void e2e_flip(const char *path, long offset)
 
 static void shell(const char *fmt, const char *a, const char *b)
 {
-    char line[1024];
+    char line[2048];
     snprintf(line, sizeof line, fmt, a, b);
     ck_assert_msg(system(line) == 0, "%s", line);
 }
