@@ -128,10 +128,13 @@ START_TEST(ids_of_the_sentences)
     ok(bk_tokenizer_from_gguf(bk_model_gguf(m), &t, &err), &err);
     for (int i = 0; i < 2; i++) {
         int64_t len = bk_golden_count(g, "sequence%d/text", i), n, want = bk_golden_count(g, "sequence%d/ids", i);
-        const int8_t *text = bk_golden_i8(g, "sequence%d/text", i);
+        const int32_t *bytes = bk_golden_i32(g, "sequence%d/text", i);
+        char text[256];
+        ck_assert_int_le(len, 256);
+        for (int64_t k = 0; k < len; k++) text[k] = (char)bytes[k];
         const int32_t *ids = bk_golden_i32(g, "sequence%d/ids", i);
         int32_t *got;
-        ok(bk_tokenizer_encode(t, (const char *)text, (size_t)len, false, &got, &n, &err), &err);
+        ok(bk_tokenizer_encode(t, text, (size_t)len, false, &got, &n, &err), &err);
         ck_assert_int_eq(n + 1, want); /* BOS comes first there */
         ck_assert_int_eq(ids[0], bk_tokenizer_bos(t));
         for (int64_t k = 0; k < n; k++) ck_assert_msg(got[k] == ids[k + 1], "id %d is %d, not %d", (int)k, got[k], ids[k + 1]);
