@@ -9,10 +9,10 @@
 #include "io/store.h"
 #include "quant/search.h"
 
-/* Share of the matrix-product rate that useful work reaches: about 0.85 in products alone, less with what stands between them. */
-#define FORWARD_SHARE 0.65
-#define TRAIN_SHARE 0.65
-#define SEARCH_SHARE 0.60
+/* Share of the matrix-product rate that useful work reaches: 0.9 on a quiet core, less with several threads or neighbours. */
+#define FORWARD_SHARE 0.80
+#define TRAIN_SHARE 0.70
+#define SEARCH_SHARE 0.80
 #define READ_NS 3.0             /* per weight: from the file, decoded, and into the block */
 #define PROCESS_BYTES 48e6      /* code, libraries and their buffers */
 #define TOKENIZER_BYTES 400.0   /* per entry of the vocabulary */
