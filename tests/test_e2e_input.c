@@ -174,10 +174,10 @@ static const struct {
     {"data.evaluation.seqlen=5000", "data.evaluation.seqlen"},
     {"data.detection.seqlen=5000", "data.detection.seqlen"},
     {"data.calibration.seqlen=5000", "data.calibration.seqlen"},
-    {"data.evaluation.seqlen=1024 --set prefix.mode=[46,256]", "positions"},
+    {"data.evaluation.seqlen=1024 --set data.evaluation.windows=1 --set prefix.mode=[46,256]", "data.evaluation.seqlen makes 1026 tokens"},
     {"prefix.mode=[258]", "258"},
     {"prefix.mode=[-1]", "-1"},
-    {"quant.skip=[{block:9}]", "9"},
+    {"data.training.samples=0", "data.training.samples"},
     {"backend=gpu", "gpu"},
 };
 
