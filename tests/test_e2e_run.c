@@ -102,12 +102,12 @@ START_TEST(a_finished_run_is_left_alone)
 }
 END_TEST
 
-/* A run that was ended before the last block was written, in the folder a. */
+/* A run that was ended when its blocks were trained, in the folder a. */
 static void unfinished(void)
 {
     e2e_brick(0, "run run.yaml --out full");
     e2e_remove("cache");
-    e2e_stop_at("rename:16", 9);
+    e2e_stop_at("rename:19", 9);
     e2e_brick(137, "run run.yaml --out a");
     e2e_stop_at(NULL, 0);
     ck_assert(bk_exists("a/checkpoint.h5") && !bk_exists("a/summary.json"));
