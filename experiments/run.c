@@ -109,6 +109,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     bool finished;
     double start = bk_seconds();
     BK_TRY(timed(r, T_LOAD, open_model, err));
+    BK_TRY(bk_run_check_lengths(r, r->cfg.prefix.mode == BK_PREFIX_GIVEN ? r->cfg.prefix.n_ids : 0, err));
     BK_TRY(check_shapes(r, err));
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r);
@@ -185,9 +186,9 @@ int bk_verb_run(int argc, char **argv)
     bk_run *r = calloc(1, sizeof *r);
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
     r->lock = r->outliers.lock = r->init.lock = -1;
-    if (strict) sets.item[sets.n++] = "strict=true";
     bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
+    if (strict) r->cfg.strict = true;
     if (!st) st = bk_run_config_check_files(&r->cfg, &err);
     if (!st && out && strlen(out) > 4000) st = bk_fail(&err, BK_EINVAL, "--out is too long");
     if (!st && out) snprintf(r->dir, sizeof r->dir, "%s", out);

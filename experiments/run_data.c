@@ -21,13 +21,27 @@ static void report(const char *what, const bk_samples *s, int64_t asked)
            (long long)s->n, (long long)asked, (long long)s->seqlen, (long long)l->documents, (long long)l->tokens);
 }
 
-static bk_status check_length(const bk_run *r, const char *key, int64_t seqlen, bk_error *err)
+bk_status bk_run_check_lengths(const bk_run *r, int64_t prefix, bk_error *err)
 {
+    const bk_run_config *c = &r->cfg;
+    bool own = *c->data.calibration.text;
+    const struct {
+        bool used;
+        const char *key;
+        int64_t tokens;
+    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen},
+               {own, "data.calibration.seqlen", c->data.calibration.seqlen + prefix},
+               {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen + prefix},
+               {true, "data.evaluation.seqlen", c->data.evaluation.seqlen + prefix}};
     int64_t limit = bk_model_config(r->lab.model)->max_positions;
-    if (seqlen <= limit) return BK_OK;
-    char place[256];
-    bk_run_config_place(&r->cfg, key, place, sizeof place);
-    return bk_fail(err, BK_EINVAL, "%s: %s is %lld, the model has %lld positions", place, key, (long long)seqlen, (long long)limit);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        char place[256];
+        if (!all[i].used || all[i].tokens <= limit) continue;
+        bk_run_config_place(c, all[i].key, place, sizeof place);
+        return bk_fail(err, BK_EINVAL, "%s: %s makes %lld tokens with a prefix of %lld: the model has %lld positions", place, all[i].key,
+                       (long long)all[i].tokens, (long long)prefix, (long long)limit);
+    }
+    return BK_OK;
 }
 
 static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seqlen, int64_t n, int64_t skip, int purpose, bool prefixed,
@@ -85,14 +99,9 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
     bool prefixed = c->prefix.mode != BK_PREFIX_NONE;
-    BK_TRY(check_length(r, "data.evaluation.seqlen", c->data.evaluation.seqlen, err));
-    BK_TRY(check_length(r, "data.training.seqlen", c->data.training.seqlen, err));
-    if (*c->data.calibration.text) BK_TRY(check_length(r, "data.calibration.seqlen", c->data.calibration.seqlen, err));
-    if (c->prefix.mode == BK_PREFIX_AUTO) {
-        BK_TRY(check_length(r, "data.detection.seqlen", c->data.detection.seqlen, err));
+    if (c->prefix.mode == BK_PREFIX_AUTO)
         BK_TRY(draw(r, bk_run_config_text(c, &c->data.detection), "detection", c->data.detection.seqlen, c->data.detection.samples, 0,
                     DRAW_DETECTION, false, &r->detection, err));
-    }
     BK_TRY(draw_training(r, prefixed, err));
     if (bk_row_needs_calibration(&r->quant, &(bk_init_options){.search = c->init.search}) || (c->evaluate & BK_EVALUATE_ABLATION))
         BK_TRY(draw_calibration(r, prefixed, err));

@@ -450,7 +450,7 @@ bk_status bk_run_train(bk_run *r, bk_error *err)
     BK_TRY(bk_mkdir_p(dir, err));
     BK_TRY(read_checkpoint(r, &next, err));
     BK_TRY(cut_metrics(r, next, err));
-    if (next) bk_log(BK_LOG_INFO, "resuming at block %lld of %lld", (long long)next + 1, (long long)layers);
+    if (next) bk_log(BK_LOG_INFO, "resuming: %lld of %lld blocks are trained", (long long)next, (long long)layers);
     bk_watch watch = bk_run_begin_stage(r, "train", 4, layers * 100);
     for (int64_t l = next; l < layers; l++) BK_TRY(one_block(r, l, &watch, err));
     bk_run_end_stage(r);

@@ -263,9 +263,10 @@ void e2e_flip(const char *path, long offset)
 
 static void shell(const char *fmt, const char *a, const char *b)
 {
-    char line[2048];
-    snprintf(line, sizeof line, fmt, a, b);
+    char *line;
+    ck_assert_int_ge(asprintf(&line, fmt, a, b), 0);
     ck_assert_msg(system(line) == 0, "%s", line);
+    free(line);
 }
 
 void e2e_copy_tree(const char *from, const char *to)

@@ -51,6 +51,17 @@ START_TEST(activations_that_are_all_zero)
 }
 END_TEST
 
+START_TEST(channel_that_is_always_zero)
+{
+    bk_synth *s = e2e_synth("tiny");
+    for (int64_t l = 0; l < s->cfg.layers; l++) s->block[l].norm[BK_NORM_ATTN][9] = s->block[l].norm[BK_NORM_MLP][11] = 0;
+    e2e_synth_write(s, "m");
+    e2e_config("m", NULL);
+    e2e_brick(0, "run run.yaml --set scheme=%s --set rotation.r1=false --out a", schemes[_i]);
+    finite_result();
+}
+END_TEST
+
 START_TEST(scores_beyond_half_floats)
 {
     bk_synth *s = e2e_synth("tiny");
@@ -95,6 +106,38 @@ START_TEST(training_that_explodes_falls_back)
     finite_result();
     e2e_brick(0, "run run.yaml --set scheme=W2A4KV4-static --set train.lr_quant=10 --set train.lr_weight=10 --out a");
     e2e_said("finished");
+}
+END_TEST
+
+/* Values whose gradients leave f32: a block that cannot be trained stays as initialised; the run fails only if none could be. */
+static void overflowing_blocks(int64_t first)
+{
+    bk_synth *s = e2e_synth("tiny");
+    for (int64_t l = first; l < s->cfg.layers; l++) scale_linear(s, l, BK_W_DOWN, 1e25f);
+    e2e_synth_write(s, "m");
+    e2e_config("m", "store: {dtype: f32}\n");
+}
+
+START_TEST(block_that_cannot_be_trained_falls_back)
+{
+    overflowing_blocks(1);
+    e2e_brick(0, "run run.yaml --set prefix.mode=none --out a");
+    e2e_said("block   2/2");
+    e2e_said("kept as initialised: step");
+    e2e_said("1 of 2 blocks");
+    finite_result();
+    e2e_brick(4, "run run.yaml --set prefix.mode=none --strict --out b");
+    e2e_said("strict");
+}
+END_TEST
+
+START_TEST(no_block_that_can_be_trained_is_a_failure_with_a_result)
+{
+    overflowing_blocks(0);
+    e2e_brick(4, "run run.yaml --set prefix.mode=none --out a");
+    e2e_said("no block could be trained");
+    finite_result();
+    ck_assert_double_eq(e2e_number("a/summary.json", "ppl", "init"), e2e_number("a/summary.json", "ppl", "final"));
 }
 END_TEST
 
@@ -174,10 +217,10 @@ static const struct {
     {"data.evaluation.seqlen=5000", "data.evaluation.seqlen"},
     {"data.detection.seqlen=5000", "data.detection.seqlen"},
     {"data.calibration.seqlen=5000", "data.calibration.seqlen"},
-    {"data.evaluation.seqlen=1024 --set prefix.mode=[46,256]", "positions"},
+    {"data.evaluation.seqlen=1024 --set data.evaluation.windows=1 --set prefix.mode=[46,256]", "data.evaluation.seqlen makes 1026 tokens"},
     {"prefix.mode=[258]", "258"},
     {"prefix.mode=[-1]", "-1"},
-    {"quant.skip=[{block:9}]", "9"},
+    {"data.training.samples=0", "data.training.samples"},
     {"backend=gpu", "gpu"},
 };
 
@@ -316,9 +359,12 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_loop_test(t, activations_that_are_all_zero, 0, sizeof schemes / sizeof schemes[0]);
+    tcase_add_loop_test(t, channel_that_is_always_zero, 0, sizeof schemes / sizeof schemes[0]);
     tcase_add_loop_test(t, scores_beyond_half_floats, 0, sizeof schemes / sizeof schemes[0]);
     tcase_add_loop_test(t, targets_beyond_half_floats, 0, sizeof overflows / sizeof overflows[0]);
     tcase_add_test(t, training_that_explodes_falls_back);
+    tcase_add_test(t, block_that_cannot_be_trained_falls_back);
+    tcase_add_test(t, no_block_that_can_be_trained_is_a_failure_with_a_result);
     tcase_add_loop_test(t, weights_that_are_no_numbers, 0, 2);
     tcase_add_loop_test(t, rotation_alone_does_not_change_perplexity, 0, sizeof rotated / sizeof rotated[0]);
     tcase_add_loop_test(t, model_config_is_refused_by_name, 0, sizeof configs / sizeof configs[0]);

@@ -45,6 +45,19 @@ START_TEST(stages_of_another_run_are_taken_over)
 }
 END_TEST
 
+START_TEST(runs_at_once_share_their_stages)
+{
+    pid_t pid[3];
+    for (int i = 0; i < 3; i++) pid[i] = e2e_start("run run.yaml --out r%d", i);
+    for (int i = 0; i < 3; i++) ck_assert_int_eq(e2e_wait(pid[i]), 0);
+    e2e_same_run("r0", "r1");
+    e2e_same_run("r0", "r2");
+    char *listing = e2e_listing("cache");
+    ck_assert_ptr_null(strstr(listing, ".partial"));
+    free(listing);
+}
+END_TEST
+
 START_TEST(eval_of_the_result_is_the_summary)
 {
     e2e_brick(0, "run run.yaml --out a");
@@ -89,12 +102,12 @@ START_TEST(a_finished_run_is_left_alone)
 }
 END_TEST
 
-/* A run that was ended before the last block was written, in the folder a. */
+/* A run that was ended when its blocks were trained, in the folder a. */
 static void unfinished(void)
 {
     e2e_brick(0, "run run.yaml --out full");
     e2e_remove("cache");
-    e2e_stop_at("rename:16", 9);
+    e2e_stop_at("rename:19", 9);
     e2e_brick(137, "run run.yaml --out a");
     e2e_stop_at(NULL, 0);
     ck_assert(bk_exists("a/checkpoint.h5") && !bk_exists("a/summary.json"));
@@ -236,6 +249,7 @@ int main(void)
     tcase_add_test(t, two_runs_are_the_same_run);
     tcase_add_test(t, threads_do_not_change_results);
     tcase_add_test(t, stages_of_another_run_are_taken_over);
+    tcase_add_test(t, runs_at_once_share_their_stages);
     tcase_add_test(t, eval_of_the_result_is_the_summary);
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(t, a_finished_run_is_left_alone);
