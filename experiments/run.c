@@ -185,9 +185,9 @@ int bk_verb_run(int argc, char **argv)
     bk_run *r = calloc(1, sizeof *r);
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
     r->lock = r->outliers.lock = r->init.lock = -1;
-    if (strict) sets.item[sets.n++] = "strict=true";
     bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
+    if (strict) r->cfg.strict = true;
     if (!st) st = bk_run_config_check_files(&r->cfg, &err);
     if (!st && out && strlen(out) > 4000) st = bk_fail(&err, BK_EINVAL, "--out is too long");
     if (!st && out) snprintf(r->dir, sizeof r->dir, "%s", out);
