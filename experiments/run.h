@@ -72,6 +72,8 @@ void bk_run_end_stage(bk_run *r);
 bk_status bk_run_block(bk_run *r, bool quantized, bool hardened, bool trained, int64_t tokens, bk_block **out, bk_error *err) BK_MUST_USE;
 /* Full-precision weights and the prefix of a layer. */
 bk_status bk_run_load_fp(bk_run *r, int64_t layer, bk_block_weights *w, bk_block *b, bk_error *err) BK_MUST_USE;
+/* Samples that fit the model's positions behind the prefix, as far as it is known. */
+bk_status bk_run_check_lengths(const bk_run *r, bk_error *err) BK_MUST_USE;
 void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size);
 
 #endif

@@ -1,5 +1,6 @@
 /* Texts and samples of a run (decisions 9, 17, 18), and the gate that compares the transformed model with the one in the file (decision 12). */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,10 +25,20 @@ static void report(const char *what, const bk_samples *s, int64_t asked)
 static bk_status check_length(const bk_run *r, const char *key, int64_t seqlen, bk_error *err)
 {
     int64_t limit = bk_model_config(r->lab.model)->max_positions;
-    if (seqlen <= limit) return BK_OK;
-    char place[256];
+    if (r->prefix.n + seqlen <= limit) return BK_OK;
+    char place[256], prefix[64] = "";
     bk_run_config_place(&r->cfg, key, place, sizeof place);
-    return bk_fail(err, BK_EINVAL, "%s: %s is %lld, the model has %lld positions", place, key, (long long)seqlen, (long long)limit);
+    if (r->prefix.n) snprintf(prefix, sizeof prefix, " behind a prefix of %lld", (long long)r->prefix.n);
+    return bk_fail(err, BK_EINVAL, "%s: %s is %lld%s, the model has %lld positions", place, key, (long long)seqlen, prefix, (long long)limit);
+}
+
+bk_status bk_run_check_lengths(const bk_run *r, bk_error *err)
+{
+    const bk_run_config *c = &r->cfg;
+    BK_TRY(check_length(r, "data.evaluation.seqlen", c->data.evaluation.seqlen, err));
+    if (*c->data.calibration.text) BK_TRY(check_length(r, "data.calibration.seqlen", c->data.calibration.seqlen, err));
+    if (c->train.epochs == 0 && *c->data.calibration.text) return BK_OK; /* nobody reads training samples */
+    return check_length(r, "data.training.seqlen", c->data.training.seqlen, err);
 }
 
 static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seqlen, int64_t n, int64_t skip, int purpose, bool prefixed,
@@ -85,9 +96,7 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
     bool prefixed = c->prefix.mode != BK_PREFIX_NONE;
-    BK_TRY(check_length(r, "data.evaluation.seqlen", c->data.evaluation.seqlen, err));
-    BK_TRY(check_length(r, "data.training.seqlen", c->data.training.seqlen, err));
-    if (*c->data.calibration.text) BK_TRY(check_length(r, "data.calibration.seqlen", c->data.calibration.seqlen, err));
+    BK_TRY(bk_run_check_lengths(r, err));
     if (c->prefix.mode == BK_PREFIX_AUTO) {
         BK_TRY(check_length(r, "data.detection.seqlen", c->data.detection.seqlen, err));
         BK_TRY(draw(r, bk_run_config_text(c, &c->data.detection), "detection", c->data.detection.seqlen, c->data.detection.samples, 0,

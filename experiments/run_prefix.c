@@ -118,7 +118,7 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
     BK_TRY(bk_prefix_compute(r->lab.be, r->src, r->choice.ids, r->choice.n, &r->prefix, err));
     if (r->prefix.n) BK_TRY(bk_prefix_save(&r->prefix, path, bk_model_name(r->lab.model), r->model_sha, rotation, err));
     log_prefix(r);
-    return BK_OK;
+    return bk_run_check_lengths(r, err); /* evaluation comes after hours of training */
 }
 
 /* --- initialisation: a stage of one file per block --- */
