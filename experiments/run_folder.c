@@ -78,7 +78,7 @@ static bk_status compare_manifest(const bk_run *r, const char *path, bk_error *e
 {
     static const char *const top[] = {"version", "model_sha256", "openblas_core"};
     static const char *const data[] = {"detection", "calibration", "training", "evaluation"};
-    bk_json *old, *now = manifest_of(r);
+    bk_json *old = NULL, *now = manifest_of(r);
     bk_status st = bk_json_load(path, &old, err);
     for (size_t i = 0; !st && i < sizeof top / sizeof top[0]; i++) {
         const char *a = bk_json_str(bk_json_get(old, top[i]), ""), *b = bk_json_str(bk_json_get(now, top[i]), "");
@@ -89,7 +89,7 @@ static bk_status compare_manifest(const bk_run *r, const char *path, bk_error *e
         const char *b = bk_json_str(bk_json_get(bk_json_get(now, data[i]), "sha256"), "");
         if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed", r->dir, data[i]);
     }
-    if (!st) bk_json_free(old);
+    bk_json_free(old);
     bk_json_free(now);
     return st;
 }
