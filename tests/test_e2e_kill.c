@@ -73,6 +73,18 @@ START_TEST(killed_at_a_rename)
 }
 END_TEST
 
+/* Two targets, all of them kept and packed, another order in each epoch, another search for each block, no prefix. */
+START_TEST(killed_at_a_rename_with_other_settings)
+{
+    char stage[256];
+    e2e_config("../m", "store: {keep: all, compression: gzip}\ninit: {refresh: true}\nprefix: {mode: none}\n");
+    e2e_replace("run.yaml", "epochs: 2,", "epochs: 2, target: both, shuffle: true,");
+    reference();
+    for (long n = 8; n <= calls[0]; n += all() ? 1 : 3) kill_at("rename", n, stage, sizeof stage);
+    e2e_same_tree("full/targets", "a/targets");
+}
+END_TEST
+
 START_TEST(killed_at_an_fsync)
 {
     char stage[256];
@@ -141,6 +153,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, killed_at_a_rename);
+    tcase_add_test(t, killed_at_a_rename_with_other_settings);
     tcase_add_test(t, killed_at_an_fsync);
     tcase_add_test(t, killed_inside_every_stage);
     tcase_add_test(t, killed_at_random);
