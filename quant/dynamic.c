@@ -24,6 +24,7 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
                        (long long)shape->cols);
     *q = (dynamic){.attr = {.group = group, .symmetric = spec->symmetric}, .clip = spec->clip};
     bk_code_range(spec->bits, spec->symmetric, &q->attr.qmin, &q->attr.qmax);
+    if (spec->symmetric && spec->restricted) q->attr.qmin = -q->attr.qmax; /* s = 2 m / (qmax - qmin) is then m / qmax (decision 2) */
     return BK_OK;
 }
 
