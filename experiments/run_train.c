@@ -1,7 +1,7 @@
 /* Training of a run, block after block. Between blocks stand three things: the block's shard in model/, checkpoint.h5 with what became of the blocks so far, and
  * targets/NNN.h5 with the next block's inputs on both streams and its target. Each is complete or absent, and is written in this order, so a run that was
  * killed anywhere goes on where the checkpoint says, with the same bytes. */
-#include <math.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,11 +163,20 @@ static bk_status fill(maker *m, const char *path, bk_error *err)
     return bk_store_commit(to, err);
 }
 
+/* The next block's targets are there; a kill may have come between them and this. */
+static bk_status forget_targets(const bk_run *r, int64_t layer, bk_error *err)
+{
+    char path[BK_RUN_PATH];
+    if (layer < 0 || r->cfg.store.keep != BK_TARGETS_ROLLING) return BK_OK;
+    targets_path(r, layer, path, sizeof path);
+    return unlink(path) == 0 || errno == ENOENT ? BK_OK : bk_fail_errno(err, "%s", path);
+}
+
 static bk_status make_targets(bk_run *r, int64_t layer, bk_error *err)
 {
-    char path[BK_RUN_PATH], before[BK_RUN_PATH];
+    char path[BK_RUN_PATH];
     targets_path(r, layer, path, sizeof path);
-    if (bk_exists(path)) return BK_OK;
+    if (bk_exists(path)) return forget_targets(r, layer - 1, err);
     maker m = {.r = r, .layer = layer, .n = r->training.n, .tokens = r->training.seqlen, .width = bk_source_config(r->src)->hidden};
     m.batch = bk_pass_batch(m.n, m.tokens);
     bk_status st = fill(&m, path, err);
@@ -182,9 +191,7 @@ static bk_status make_targets(bk_run *r, int64_t layer, bk_error *err)
     free(m.q);
     free(m.out);
     if (st) return bk_error_prefix(err, "targets of block %lld", (long long)layer);
-    targets_path(r, layer - 1, before, sizeof before);
-    if (layer > 0 && r->cfg.store.keep == BK_TARGETS_ROLLING && unlink(before) != 0) return bk_fail_errno(err, "%s", before);
-    return BK_OK;
+    return forget_targets(r, layer - 1, err);
 }
 
 /* --- checkpoint --- */
