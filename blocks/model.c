@@ -463,15 +463,16 @@ bk_status bk_model_read_head(const bk_model *m, int64_t row0, int64_t rows, floa
 
 static bk_status hash_folder(const bk_model *m, bk_sha256 *h, bk_error *err)
 {
-    char *config = NULL, *index = NULL;
-    bk_status status = member(m->dir, CONFIG, &config, err);
-    if (status == BK_OK) status = member(m->dir, INDEX, &index, err);
-    if (status == BK_OK && config) status = bk_sha256_put_file(h, config, err);
-    if (status == BK_OK && index) status = bk_sha256_put_file(h, index, err);
+    static const char *const small[] = {CONFIG, "tokenizer.json", "tokenizer_config.json", INDEX};
+    bk_status status = BK_OK;
+    for (size_t i = 0; status == BK_OK && i < sizeof small / sizeof small[0]; i++) {
+        char *path = NULL;
+        status = member(m->dir, small[i], &path, err);
+        if (status == BK_OK && path) status = bk_sha256_put_file(h, path, err);
+        free(path);
+    }
     for (int i = 0; status == BK_OK && i < bk_st_file_count(m->set); i++)
         status = bk_sha256_put_file(h, bk_st_file_path(m->set, i), err);
-    free(config);
-    free(index);
     return status;
 }
 

@@ -44,8 +44,8 @@ bk_status bk_model_read_final_norm(const bk_model *m, float *dst, bk_error *err)
 /* Rows of the embedding and of the head (the embedding again when tied): [rows, hidden]. */
 bk_status bk_model_read_embed(const bk_model *m, int64_t row0, int64_t rows, float *dst, bk_error *err) BK_MUST_USE;
 bk_status bk_model_read_head(const bk_model *m, int64_t row0, int64_t rows, float *dst, bk_error *err) BK_MUST_USE;
-/* SHA-256, hex, of the GGUF file; of a folder: of config.json, the index if there is one and the safetensors files by
- * name, one after the other. */
+/* SHA-256, hex, of the GGUF file; of a folder: of config.json, tokenizer.json, tokenizer_config.json, the index (those
+ * that are there) and the safetensors files by name, one after the other. */
 bk_status bk_model_sha256(const bk_model *m, char hex[65], bk_error *err) BK_MUST_USE;
 
 #endif

@@ -360,7 +360,7 @@ START_TEST(frequency_tables_of_old_files_are_passed_over)
 }
 END_TEST
 
-START_TEST(the_hash_covers_config_and_weights)
+START_TEST(the_hash_covers_config_tokenizer_and_weights)
 {
     char one[65], two[65], three[65];
     bk_tiny_model_write(&config, 1, dir);
@@ -370,6 +370,9 @@ START_TEST(the_hash_covers_config_and_weights)
     change_config(&config);
     open_at(dir);
     ck_assert_int_eq(bk_model_sha256(m, two, &err), BK_OK);
+    ck_assert_str_ne(one, two);
+    ck_assert_int_eq(bk_write_file(in(dir, "tokenizer.json"), "{}", 2, &err), BK_OK);
+    ck_assert_int_eq(bk_model_sha256(m, one, &err), BK_OK);
     ck_assert_str_ne(one, two);
     repack_gguf(dir, in(other, "m.gguf"));
     open_at(in(other, "m.gguf"));
@@ -400,7 +403,7 @@ int main(void)
     tcase_add_test(c, what_is_no_model_is_refused);
     tcase_add_test(c, linears_of_a_quantized_model_are_not_looked_for);
     tcase_add_test(c, frequency_tables_of_old_files_are_passed_over);
-    tcase_add_test(c, the_hash_covers_config_and_weights);
+    tcase_add_test(c, the_hash_covers_config_tokenizer_and_weights);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
