@@ -105,7 +105,7 @@ bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk
 {
     *c = (bk_prefix_choice){0};
     if (o->sequences < 1) return bk_fail(err, BK_EINVAL, "no sequence was looked at for outliers");
-    qsort(o->at, (size_t)o->n, sizeof *o->at, by_visit);
+    if (o->n) qsort(o->at, (size_t)o->n, sizeof *o->at, by_visit);
     BK_TRY(largest_mean_count(o, &c->o_raw, err));
     BK_TRY(count_ids(o, c, err));
     sort_by_count(c);
