@@ -213,6 +213,7 @@ bk_status bk_params_reset_moments(bk_params *p)
 
 bk_status bk_params_start(bk_params *p)
 {
+    if (!p->trained) return bk_fail(p->err, BK_EINVAL, "parameters without gradients cannot be trained");
     BK_TRY(bk_params_reset_moments(p));
     BK_TRY(take_floors(p));
     return bk_params_keep_best(p);

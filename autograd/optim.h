@@ -25,7 +25,8 @@ size_t bk_params_bytes(const bk_params *p);                     /* all copies to
 /* Bytes that a commit of n reals would take. */
 size_t bk_params_bytes_of(const bk_backend *be, int64_t reals, bool trained);
 
-/* Before training: moments zeroed, floors of positive parameters taken from their present values, the present state becomes the best. */
+/* Before training: moments zeroed, floors of positive parameters taken from their present values, the present state becomes the best.
+ * BK_EINVAL when they were not committed as trained. */
 bk_status bk_params_start(bk_params *p) BK_MUST_USE;
 bk_status bk_params_reset_moments(bk_params *p) BK_MUST_USE;
 bk_status bk_params_zero_grad(bk_ctx *ctx, bk_params *p) BK_MUST_USE;
