@@ -151,7 +151,7 @@ static bk_status logits_of(const bk_backend *be, const bk_source *src, const int
     return st;
 }
 
-/* Largest difference over the range of the original logits. */
+/* Largest difference over the range of the original logits; NaN if there is one. */
 static double relative_difference(const float *a, const float *b, int64_t n)
 {
     double lo = INFINITY, hi = -INFINITY, worst = 0;
@@ -159,7 +159,8 @@ static double relative_difference(const float *a, const float *b, int64_t n)
         lo = fmin(lo, (double)a[i]);
         hi = fmax(hi, (double)a[i]);
         double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= worst)) worst = d;
+        if (isnan(d)) return NAN;
+        worst = fmax(worst, d);
     }
     return worst / (hi > lo ? hi - lo : 1);
 }
@@ -170,7 +171,7 @@ static bk_status compare(bk_run *r, const bk_rotation_spec *spec, const float *w
     bk_source *src = NULL;
     BK_TRY(bk_source_open(r->lab.model, spec, &src, err));
     bk_status st = logits_of(r->lab.be, src, ids, n, got, err);
-    *diff = relative_difference(want, got, n * bk_source_config(src)->vocab);
+    if (!st) *diff = relative_difference(want, got, n * bk_source_config(src)->vocab);
     bk_source_close(src);
     return st;
 }
@@ -187,7 +188,7 @@ static bk_status blame(bk_run *r, const bk_rotation_spec *all, const float *want
     const char *guilty = "all transforms together";
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++) {
         bk_rotation_spec spec = single[i].spec;
-        double d;
+        double d = 0;
         spec.seed = all->seed;
         BK_TRY(compare(r, &spec, want, got, ids, n, &d, err));
         if (!(d <= tolerance)) {
