@@ -8,17 +8,20 @@
 #include "experiments/run.h"
 #include "experiments/version.h"
 
-static const char *const detection_keys[] = {"data.detection.", "data.bos", "data.strip_bos", "data.parse_special", "data.join", "rotation.", "prefix.", "seed", "backend", NULL};
+static const char *const detection_keys[] = {"rotation.", "prefix.", "seed", "backend", NULL};
 
-static bk_status depends_on(const bk_run *r, const char *const *keys, const char *text_sha, const char *parent, bk_text_buffer *b, bk_error *err)
+/* All that a stage depends on. The token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */
+static bk_status depends_on(const bk_run *r, const char *const *keys, const bk_samples *samples, const char *parent, bk_text_buffer *b,
+                            const char **text, bk_error *err)
 {
-    char *digest = NULL;
-    const char *text;
+    char *digest = NULL, ids[65];
+    BK_TRY(bk_samples_sha256(samples, ids, err));
     BK_TRY(bk_config_digest_keys(&r->cfg, keys, &digest, err));
-    bk_buffer_add(b, "brick: %s\nkernels: %s\nmodel: %s\ntext: %s\nparent: %s\n%s", BK_VERSION, r->lab.be->flavour ? r->lab.be->flavour() : "",
-                  r->model_sha, text_sha, parent, digest);
+    bk_buffer_add(b, "brick: %s\nkernels: %s\nmodel: %s\nsamples: %lld of %lld tokens, %s\nbos: %lld\nparent: %s\n%s", BK_VERSION,
+                  r->lab.be->flavour ? r->lab.be->flavour() : "", r->model_sha, (long long)samples->n, (long long)samples->seqlen, ids,
+                  (long long)r->lab.bos, parent, digest);
     free(digest);
-    return bk_buffer_text(b, &text, err);
+    return bk_buffer_text(b, text, err);
 }
 
 static bk_status save_choice(const bk_prefix_choice *c, const char *dir, bk_error *err)
@@ -80,8 +83,7 @@ static bk_status choose(bk_run *r, bk_error *err)
         return BK_OK;
     }
     bk_text_buffer b = {0};
-    bk_status st = depends_on(r, detection_keys, r->detection.ledger.sha256, "", &b, err);
-    if (!st) st = bk_buffer_text(&b, &text, err);
+    bk_status st = depends_on(r, detection_keys, &r->detection, "", &b, &text, err);
     if (!st) st = bk_stage_open(&r->outliers, "outliers", text, err);
     bk_buffer_free(&b);
     if (!st) st = r->outliers.done ? load_choice(&r->choice, r->outliers.dir, err) : detect(r, err);
@@ -122,8 +124,7 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
 
 /* --- initialisation: a stage of one file per block --- */
 
-static const char *const init_keys[] = {"data.calibration.", "data.bos", "data.strip_bos", "data.parse_special", "data.join", "rotation.",
-                                        "quant.", "init.", "seed", "backend", NULL};
+static const char *const init_keys[] = {"rotation.", "quant.", "init.", "seed", "backend", NULL};
 
 void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size)
 {
@@ -158,9 +159,7 @@ bk_status bk_run_init(bk_run *r, bk_error *err)
         size_t at = strlen(parent);
         snprintf(parent + at, sizeof parent - at, " %d", r->prefix.ids[i]);
     }
-    bk_status st = depends_on(r, init_keys, r->calibration.ledger.sha256, parent, &b, err);
-    if (!st && !*r->cfg.data.calibration.text) bk_buffer_add(&b, "training seqlen: %lld\n", (long long)r->calibration.seqlen);
-    if (!st) st = bk_buffer_text(&b, &text, err);
+    bk_status st = depends_on(r, init_keys, &r->calibration, parent, &b, &text, err);
     if (!st) st = bk_stage_open(&r->init, "init", text, err);
     bk_buffer_free(&b);
     if (!st && !r->init.done) st = initialise(r, err);

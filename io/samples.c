@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "autograd/rng.h"
+#include "io/file.h"
 #include "io/text.h"
 
 /* The n windows that begin at start[i]. */
@@ -97,4 +98,13 @@ void bk_samples_free(bk_samples *s)
 {
     free(s->ids);
     *s = (bk_samples){0};
+}
+
+bk_status bk_samples_sha256(const bk_samples *s, char hex[65], bk_error *err)
+{
+    bk_sha256 *h = bk_sha256_new();
+    if (!h) return bk_fail(err, BK_ENOMEM, "no memory for a hash");
+    bk_sha256_put(h, s->ids, (size_t)(s->n * s->seqlen) * sizeof *s->ids);
+    bk_sha256_end(h, hex);
+    return BK_OK;
 }

@@ -56,5 +56,7 @@ bk_status bk_samples_windows(const bk_text *t, int64_t seqlen, int64_t windows, 
 bk_status bk_samples_draw(const bk_text *t, int64_t seqlen, int64_t n, int64_t skip, uint64_t seed, bk_samples *out,
                           bk_error *err) BK_MUST_USE;
 void bk_samples_free(bk_samples *s);
+/* SHA-256 of the ids, hex: what depends on samples depends on no more of text, tokenizer and policies. BK_ENOMEM. */
+bk_status bk_samples_sha256(const bk_samples *s, char hex[65], bk_error *err) BK_MUST_USE;
 
 #endif
