@@ -21,19 +21,22 @@ typedef struct outputs {
     int count;
 } outputs;
 
-static void *memory(int64_t n, size_t size) {
+static void *memory(int64_t n, size_t size)
+{
     void *p = aligned_alloc(64, ((size_t)n * size + 127) / 64 * 64);
     ck_assert_ptr_nonnull(p);
     return p;
 }
 
-static float *numbers(int64_t n, uint64_t seed, double scale) {
+static float *numbers(int64_t n, uint64_t seed, double scale)
+{
     float *x = memory(n, sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i] = (float)(scale * bk_rng_normal(seed, BK_RNG_TEST, (uint64_t)i));
     return x;
 }
 
-static void *keep(outputs *o, void *p, int64_t n, size_t size, char type) {
+static void *keep(outputs *o, void *p, int64_t n, size_t size, char type)
+{
     ck_assert_int_lt(o->count, MAX_OUT);
     o->p[o->count] = p, o->n[o->count] = n, o->size[o->count] = size, o->type[o->count++] = type;
     return p;
@@ -42,7 +45,8 @@ static void *keep(outputs *o, void *p, int64_t n, size_t size, char type) {
 /* Outputs start with numbers in them, so that a kernel that should add shows whether it does. */
 static float *real_out(outputs *o, int64_t n) { return keep(o, numbers(n, 900 + (uint64_t)o->count, 1.0), n, sizeof(float), 'f'); }
 
-static double *double_out(outputs *o, int64_t n) {
+static double *double_out(outputs *o, int64_t n)
+{
     double *x = memory(n, sizeof *x);
     for (int64_t i = 0; i < n; i++) x[i] = 0.25 * (double)i;
     return keep(o, x, n, sizeof(double), 'd');
@@ -50,7 +54,8 @@ static double *double_out(outputs *o, int64_t n) {
 
 static int32_t *code_out(outputs *o, int64_t n) { return keep(o, memory(n, sizeof(int32_t)), n, sizeof(int32_t), 'i'); }
 
-static bk_work scratch_for(const bk_backend *be, bk_slot slot, const void *args) {
+static bk_work scratch_for(const bk_backend *be, bk_slot slot, const void *args)
+{
     size_t bytes = be->work ? be->work(slot, args) : 0;
     return (bk_work){bytes ? aligned_alloc(64, (bytes + 63) / 64 * 64) : 0, bytes};
 }
@@ -64,7 +69,8 @@ static bk_work scratch_for(const bk_backend *be, bk_slot slot, const void *args)
 
 typedef const bk_backend *backend;
 
-static void product(backend be, outputs *o, int64_t m, int64_t n, int64_t k, int ta, int tb, int beta) {
+static void product(backend be, outputs *o, int64_t m, int64_t n, int64_t k, int ta, int tb, int beta)
+{
     float *x = numbers(m * k, 1, 1), *y = numbers(k * n, 2, 1);
     bk_gemm_args a = {m, n, k, ta, tb, x, y, real_out(o, m * n), ta ? m : k, tb ? k : n, n, beta};
     RUN(be, gemm, &a);
@@ -76,14 +82,16 @@ static void gemm_dw(backend be, outputs *o) { product(be, o, 193, 40, 1100, 1, 0
 static void gemm_many_columns(backend be, outputs *o) { product(be, o, 3, 1300, 20, 0, 0, 1); }
 static void gemm_both(backend be, outputs *o) { product(be, o, 20, 40, 30, 1, 1, 0); }
 
-static void bias(backend be, outputs *o) {
+static void bias(backend be, outputs *o)
+{
     bk_bias_fwd_args f = {500, 37, numbers(37, 1, 1), real_out(o, 500 * 37)};
     bk_bias_bwd_args b = {500, 37, numbers(500 * 37, 2, 1), real_out(o, 37)};
     RUN(be, bias_fwd, &f);
     RUN(be, bias_bwd, &b);
 }
 
-static void rmsnorm(backend be, outputs *o) {
+static void rmsnorm(backend be, outputs *o)
+{
     enum { R = 303, C = 77 };
     float *x = numbers(R * C, 1, 3), *w = numbers(C, 2, 1), *dy = numbers(R * C, 3, 1), *rstd = real_out(o, R);
     bk_rmsnorm_fwd_args f = {R, C, 1e-5, x, w, real_out(o, R * C), rstd};
@@ -92,7 +100,8 @@ static void rmsnorm(backend be, outputs *o) {
     RUN(be, rmsnorm_bwd, &b);
 }
 
-static void rope(backend be, outputs *o) {
+static void rope(backend be, outputs *o)
+{
     enum { T = 175, N = 2 * T * 3 * 16 };
     bk_rope_args a = {2, T, 3, 16, 4, numbers(N, 1, 1), numbers((T + 4) * 16, 2, 1), real_out(o, N), 0, 0};
     RUN(be, rope, &a);
@@ -104,7 +113,8 @@ typedef struct attention_shape {
     int64_t batch, tokens, heads, kv_heads, dim, prefix, window;
 } attention_shape;
 
-static bk_attention_fwd_args attention_of(attention_shape s, outputs *o) {
+static bk_attention_fwd_args attention_of(attention_shape s, outputs *o)
+{
     int64_t qn = s.batch * s.tokens * s.heads * s.dim, kn = s.batch * s.tokens * s.kv_heads * s.dim, pn = s.kv_heads * s.prefix * s.dim;
     bk_attention_fwd_args f = {s.batch, s.tokens, s.heads, s.kv_heads, s.dim, s.prefix, s.window, .scale = 1 / sqrt((double)s.dim)};
     f.q = numbers(qn, 1, 1), f.k = numbers(kn, 2, 1), f.v = numbers(kn, 3, 1);
@@ -113,7 +123,8 @@ static bk_attention_fwd_args attention_of(attention_shape s, outputs *o) {
     return f;
 }
 
-static void attention(backend be, outputs *o, attention_shape s) {
+static void attention(backend be, outputs *o, attention_shape s)
+{
     bk_attention_fwd_args f = attention_of(s, o);
     RUN(be, attention_fwd, &f);
     int64_t qn = s.batch * s.tokens * s.heads * s.dim, kn = s.batch * s.tokens * s.kv_heads * s.dim;
@@ -130,14 +141,16 @@ static void attention_many_heads(backend be, outputs *o) { attention(be, o, (att
 static void attention_wide(backend be, outputs *o) { attention(be, o, (attention_shape){1, 9, 2, 1, 256, 1, 0}); }
 static void attention_one_token(backend be, outputs *o) { attention(be, o, (attention_shape){3, 1, 2, 1, 8, 0, 0}); }
 
-static void score_err(backend be, outputs *o) {
+static void score_err(backend be, outputs *o)
+{
     attention_shape s = {2, 70, 6, 2, 16, 2, 30};
     outputs unused = {.count = 0};
     bk_score_err_args a = {attention_of(s, &unused), numbers(s.batch * s.tokens * s.kv_heads * s.dim, 7, 1), double_out(o, s.kv_heads)};
     RUN(be, score_err, &a);
 }
 
-static void swiglu(backend be, outputs *o) {
+static void swiglu(backend be, outputs *o)
+{
     enum { N = 40003, HARD = 8 };
     float *gate = numbers(N, 1, 5), *up = numbers(N, 2, 1), *dy = numbers(N, 3, 1);
     const float hard[HARD] = {0, 80.0f, -80.0f, 88.8f, -88.8f, -104.0f, 1e-40f, 1.0f};
@@ -153,7 +166,8 @@ static void swiglu(backend be, outputs *o) {
     RUN(be, swiglu_bwd, &b);
 }
 
-static void flat(backend be, outputs *o) {
+static void flat(backend be, outputs *o)
+{
     enum { N = 50001 };
     float *x = numbers(N, 1, 1), *y = numbers(N, 2, 1);
     bk_add_args add = {N, x, y, real_out(o, N)};
@@ -171,7 +185,8 @@ static void flat(backend be, outputs *o) {
     RUN(be, sumsq, &sumsq);
 }
 
-static void first_bad(backend be, outputs *o) {
+static void first_bad(backend be, outputs *o)
+{
     enum { N = 40000 };
     float *x = numbers(N, 1, 1);
     bk_finite_args a = {N, x, double_out(o, 1)};
@@ -182,7 +197,8 @@ static void first_bad(backend be, outputs *o) {
     RUN(be, finite, &a);
 }
 
-static void adamw(backend be, outputs *o) {
+static void adamw(backend be, outputs *o)
+{
     enum { N = 20001 };
     float *p = real_out(o, N), *m = real_out(o, N), *v = real_out(o, N);
     for (int i = 0; i < N; i++) v[i] = fabsf(v[i]);
@@ -190,7 +206,8 @@ static void adamw(backend be, outputs *o) {
     RUN(be, adamw, &a);
 }
 
-static void embedding(backend be, outputs *o) {
+static void embedding(backend be, outputs *o)
+{
     enum { C = 2500 };
     static const int32_t ids[7] = {3, 0, 3, 10, 5, 3, 0};
     bk_embedding_fwd_args f = {7, C, 11, numbers(11 * C, 1, 1), ids, real_out(o, 7 * C)};
@@ -199,7 +216,8 @@ static void embedding(backend be, outputs *o) {
     RUN(be, embedding_bwd, &b);
 }
 
-static void transform(backend be, outputs *o, int64_t rows, int64_t base, int64_t pow2, int64_t blocks) {
+static void transform(backend be, outputs *o, int64_t rows, int64_t base, int64_t pow2, int64_t blocks)
+{
     int64_t n = rows * base * pow2 * blocks;
     float *h = numbers(base * base, 2, 1);
     for (int64_t i = 0; i < base * base; i++) h[i] = h[i] < 0 ? -1.0f : 1.0f;
@@ -210,13 +228,15 @@ static void transform(backend be, outputs *o, int64_t rows, int64_t base, int64_
 }
 static void hadamard_heads(backend be, outputs *o) { transform(be, o, 90, 1, 64, 3); }
 static void hadamard_base(backend be, outputs *o) { transform(be, o, 11, 12, 128, 1); }
-static void hadamard_small(backend be, outputs *o) {
+static void hadamard_small(backend be, outputs *o)
+{
     transform(be, o, 6, 20, 4, 2);
     transform(be, o, 6, 12, 1, 1);
     transform(be, o, 4, 1, 2, 1);
 }
 
-static void losses(backend be, outputs *o, bk_loss_kind kind) {
+static void losses(backend be, outputs *o, bk_loss_kind kind)
+{
     enum { S = 2, T = 41, C = 250, N = S * T * C };
     static const float dloss = 1.5f;
     float *p = numbers(N, 1, 7), *t = numbers(N, 2, 7);
@@ -234,7 +254,8 @@ static void loss_clamp(backend be, outputs *o) { losses(be, o, BK_LOSS_CLAMP_MSE
 static void loss_normalized(backend be, outputs *o) { losses(be, o, BK_LOSS_NORMALIZED_MSE); }
 static void loss_cosine(backend be, outputs *o) { losses(be, o, BK_LOSS_COSINE); }
 
-static void xent(backend be, outputs *o) {
+static void xent(backend be, outputs *o)
+{
     enum { R = 17, C = 1003 };
     int32_t target[R];
     for (int i = 0; i < R; i++) target[i] = i * 60;
@@ -245,13 +266,15 @@ static void xent(backend be, outputs *o) {
     RUN(be, xent_bwd, &b);
 }
 
-static float *steps(int64_t n, uint64_t seed) {
+static float *steps(int64_t n, uint64_t seed)
+{
     float *s = numbers(n, seed, 0.05);
     for (int64_t i = 0; i < n; i++) s[i] = 0.2f + fabsf(s[i]);
     return s;
 }
 
-static void stored(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax) {
+static void stored(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax)
+{
     enum { R = 193, C = 96 };
     int64_t params = (per_row ? R : 1) * (C / group);
     float *x = numbers(R * C, 1, 1.2), *s = steps(params, 2), *z = zero ? numbers(params, 3, 6) : 0, *dy = numbers(R * C, 4, 1);
@@ -272,7 +295,8 @@ static void fakequant_groups(backend be, outputs *o) { stored(be, o, 32, 1, 1, 0
 static void fakequant_tensor(backend be, outputs *o) { stored(be, o, 96, 0, 0, -8, 7); }
 static void fakequant_heads(backend be, outputs *o) { stored(be, o, 24, 0, 1, 0, 15); }
 
-static void measured(backend be, outputs *o, int64_t group, int symmetric, float gamma, float beta) {
+static void measured(backend be, outputs *o, int64_t group, int symmetric, float gamma, float beta)
+{
     enum { R = 193, C = 96 };
     int64_t params = R * C / group;
     int qmin = symmetric ? -8 : 0, qmax = symmetric ? 7 : 15;
@@ -301,7 +325,8 @@ static void dynquant_asymmetric_heads(backend be, outputs *o) { measured(be, o, 
 static void dynquant_no_range(backend be, outputs *o) { measured(be, o, 96, 0, -0.5f, -0.5f); }
 static void dynquant_no_factor(backend be, outputs *o) { measured(be, o, 96, 1, -0.5f, 1.0f); }
 
-static void ranges(backend be, outputs *o) {
+static void ranges(backend be, outputs *o)
+{
     enum { R = 190, C = 90 };
     float *x = numbers(R * C, 1, 1);
     bk_minmax_args a = {R, C, 30, 0, 0, x, 0, 0};
@@ -315,7 +340,8 @@ static void ranges(backend be, outputs *o) {
     RUN(be, absmax, &m);
 }
 
-static void errors(backend be, outputs *o) {
+static void errors(backend be, outputs *o)
+{
     enum { R = 190, C = 90 };
     float *x = numbers(R * C, 1, 1), *y = numbers(R * C, 2, 1);
     bk_sqerr_args s = {R, C, 30, x, y, double_out(o, 3)};
@@ -342,11 +368,13 @@ static const kernel_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-static double element(const outputs *o, int k, int64_t i) {
+static double element(const outputs *o, int k, int64_t i)
+{
     return o->type[k] == 'f' ? ((float *)o->p[k])[i] : o->type[k] == 'd' ? ((double *)o->p[k])[i] : ((int32_t *)o->p[k])[i];
 }
 
-START_TEST(agrees_with_reference) {
+START_TEST(agrees_with_reference)
+{
     outputs want = {.count = 0}, got = {.count = 0};
     cases[_i].run(bk_backend_ref(BK_F32), &want);
     cases[_i].run(bk_backend_cpu(), &got);
@@ -361,7 +389,8 @@ START_TEST(agrees_with_reference) {
 }
 END_TEST
 
-START_TEST(ignores_the_number_of_threads) {
+START_TEST(ignores_the_number_of_threads)
+{
     outputs one = {.count = 0}, three = {.count = 0};
     omp_set_num_threads(1);
     cases[_i].run(bk_backend_cpu(), &one);
@@ -373,7 +402,8 @@ START_TEST(ignores_the_number_of_threads) {
 }
 END_TEST
 
-START_TEST(every_slot_is_there) {
+START_TEST(every_slot_is_there)
+{
     const bk_kernels *k = &bk_backend_cpu()->k;
 #define BK_SLOT(name, args) ck_assert_msg(k->name != 0, "slot " #name " is missing");
     BK_SLOTS(BK_SLOT)
@@ -381,7 +411,8 @@ START_TEST(every_slot_is_there) {
 }
 END_TEST
 
-START_TEST(swiglu_is_finite_at_the_ends) {
+START_TEST(swiglu_is_finite_at_the_ends)
+{
     enum { N = 4 };
     const float gate[N] = {1e30f, -1e30f, 3e38f, -3e38f}, up[N] = {0.5f, 0.5f, 0.5f, 0.5f}, dy[N] = {1, 1, 1, 1};
     const float want[N] = {5e29f, 0, 1.5e38f, 0};
@@ -401,7 +432,8 @@ END_TEST
 /* Distance to the next float above |y| */
 static double spacing(double y) { return (double)nextafterf((float)y, INFINITY) - (double)(float)y; }
 
-START_TEST(exp_is_exact_to_two_ulp) {
+START_TEST(exp_is_exact_to_two_ulp)
+{
     for (int64_t i = 0; i <= 200000; i++) {
         float x = (float)(-110.0 + 198.7 * (double)i / 200000.0);
         double want = exp((double)x), got = (double)bk_exp(x);
@@ -414,14 +446,16 @@ START_TEST(exp_is_exact_to_two_ulp) {
 }
 END_TEST
 
-START_TEST(rounding_is_half_to_even_everywhere) {
+START_TEST(rounding_is_half_to_even_everywhere)
+{
     const float hard[] = {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 4194303.5f, 4194304.5f, 8388607.5f, 8388609.0f, 3e38f, -3e38f, 0.49999997f};
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++) ck_assert(bk_rne(hard[i]) == rintf(hard[i]));
     ck_assert(isnan(bk_rne(NAN)));
 }
 END_TEST
 
-START_TEST(bad_ids_are_errors) {
+START_TEST(bad_ids_are_errors)
+{
     const bk_backend *be = bk_backend_cpu();
     float x[8] = {0}, y[8] = {0};
     int32_t id = 2;
@@ -432,7 +466,8 @@ START_TEST(bad_ids_are_errors) {
 }
 END_TEST
 
-START_TEST(too_little_scratch_is_an_error) {
+START_TEST(too_little_scratch_is_an_error)
+{
     float x[64] = {0}, w[8] = {0}, rstd[8] = {0}, dw[8] = {0};
     bk_rmsnorm_bwd_args a = {8, 8, x, w, rstd, x, 0, dw};
     bk_work none = {0, 0};
@@ -440,7 +475,8 @@ START_TEST(too_little_scratch_is_an_error) {
 }
 END_TEST
 
-START_TEST(nan_passes_through_quantizers) {
+START_TEST(nan_passes_through_quantizers)
+{
     const float x[4] = {1, NAN, -3, 2}, s = 0.5f;
     float stored_y[4], measured_y[4];
     int32_t codes[4];
@@ -456,7 +492,8 @@ START_TEST(nan_passes_through_quantizers) {
 }
 END_TEST
 
-START_TEST(memory_is_aligned_and_zero) {
+START_TEST(memory_is_aligned_and_zero)
+{
     const bk_backend *be = bk_backend_cpu();
     const size_t sizes[] = {0, 1, 100, (4u << 20) + 3};
     for (int i = 0; i < 4; i++) {
@@ -473,7 +510,8 @@ START_TEST(memory_is_aligned_and_zero) {
 }
 END_TEST
 
-int main(void) {
+int main(void)
+{
     Suite *s = suite_create("cpu kernels");
     TCase *t = tcase_create("kernels"), *u = tcase_create("parts");
     tcase_set_timeout(t, 60);

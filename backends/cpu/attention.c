@@ -23,12 +23,14 @@ static int64_t tiles_of(const attn *a) { return bk_tiles(a->tokens, tile_tokens(
 static int64_t stack_of(const attn *a) { return tile_tokens(a) * group_of(a); }
 
 /* Columns of the widest strip, padded so that rows start on cache lines */
-static int64_t strip_width(const attn *a) {
+static int64_t strip_width(const attn *a)
+{
     int64_t span = a->window > 0 ? bk_min_i64(a->tokens, a->window + tile_tokens(a)) : a->tokens;
     return (a->prefix + span + 15) / 16 * 16;
 }
 
-static tile tile_at(const attn *a, int64_t b, int64_t kv, int64_t index) {
+static tile tile_at(const attn *a, int64_t b, int64_t kv, int64_t index)
+{
     tile t = {.b = b, .kv = kv, .t0 = index * tile_tokens(a)};
     t.n = bk_min_i64(tile_tokens(a), a->tokens - t.t0);
     t.lo = a->window > 0 ? bk_max_i64(0, t.t0 - a->window + 1) : 0;
@@ -39,22 +41,26 @@ static tile tile_at(const attn *a, int64_t b, int64_t kv, int64_t index) {
 }
 
 /* First row of tile t in a [B,T,H,d] array, for query head g of the group; token rows are heads * dim apart. */
-static int64_t query_at(const attn *a, const tile *t, int64_t g, int64_t i) {
+static int64_t query_at(const attn *a, const tile *t, int64_t g, int64_t i)
+{
     return ((t->b * a->tokens + t->t0 + i) * a->heads + t->kv * group_of(a) + g) * a->dim;
 }
 
-static void gather(const attn *a, const tile *t, const float *x, float *stack) {
+static void gather(const attn *a, const tile *t, const float *x, float *stack)
+{
     for (int64_t g = 0; g < group_of(a); g++)
         for (int64_t i = 0; i < t->n; i++)
             memcpy(stack + (g * t->n + i) * a->dim, x + query_at(a, t, g, i), sizeof(float) * (size_t)a->dim);
 }
 
-static const float *keys_of(const attn *a, const tile *t, const float *k) {
+static const float *keys_of(const attn *a, const tile *t, const float *k)
+{
     return k + ((t->b * a->tokens + t->lo) * a->kv_heads + t->kv) * a->dim;
 }
 
 /* strip[rows, cols] = alpha stack[rows, d] K^T, with K the prefix and the visible rows of k */
-static void against_keys(const attn *a, const tile *t, float alpha, const float *stack, const float *prefix, const float *k, float *strip) {
+static void against_keys(const attn *a, const tile *t, float alpha, const float *stack, const float *prefix, const float *k, float *strip)
+{
     int d = (int)a->dim, ld = (int)strip_width(a), rows = (int)t->rows, p = (int)a->prefix;
     if (p)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, p, d, alpha, stack, d, prefix + t->kv * p * d, d, 0.0f, strip, ld);
@@ -63,7 +69,8 @@ static void against_keys(const attn *a, const tile *t, float alpha, const float 
 }
 
 /* stack[rows, d] = strip[rows, cols] K */
-static void times_keys(const attn *a, const tile *t, const float *strip, const float *prefix, const float *k, float *stack) {
+static void times_keys(const attn *a, const tile *t, const float *strip, const float *prefix, const float *k, float *stack)
+{
     int d = (int)a->dim, ld = (int)strip_width(a), rows = (int)t->rows, p = (int)a->prefix;
     if (p)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, p, 1.0f, strip, ld, prefix + t->kv * p * d, d, 0.0f, stack, d);
@@ -72,7 +79,8 @@ static void times_keys(const attn *a, const tile *t, const float *strip, const f
 }
 
 /* dk[keys lo .., d] += strip^T stack for the keys that are not prefix; rows of dk are ld apart */
-static void into_keys(const attn *a, const tile *t, const float *strip, const float *stack, float *dk, int64_t ld) {
+static void into_keys(const attn *a, const tile *t, const float *strip, const float *stack, float *dk, int64_t ld)
+{
     int d = (int)a->dim;
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)t->real, d, (int)t->rows, 1.0f, strip + a->prefix,
                 (int)strip_width(a), stack, d, 1.0f, dk + t->lo * ld, (int)ld);
@@ -83,13 +91,15 @@ typedef struct visible {
     int64_t prefix, begin, end, cols;
 } visible;
 
-static visible visible_of(const attn *a, const tile *t, int64_t i) {
+static visible visible_of(const attn *a, const tile *t, int64_t i)
+{
     int64_t token = t->t0 + i, first = a->window > 0 ? bk_max_i64(0, token - a->window + 1) : 0;
     return (visible){a->prefix, a->prefix + first - t->lo, a->prefix + token - t->lo + 1, t->cols};
 }
 
 /* x = exp(x - its maximum) where visible, 0 elsewhere; *sum is the sum, the maximum is returned */
-BK_CLONES static float exp_row(const visible *v, float *x, float *sum) {
+BK_CLONES static float exp_row(const visible *v, float *x, float *sum)
+{
     float top[BK_LANES], lane[BK_LANES] = {0};
     for (int64_t i = v->prefix; i < v->begin; i++) x[i] = -INFINITY;
     for (int l = 0; l < BK_LANES; l++) top[l] = x[v->end - 1];
@@ -106,19 +116,22 @@ BK_CLONES static float exp_row(const visible *v, float *x, float *sum) {
     return m;
 }
 
-BK_CLONES static void scale_row(int64_t n, const float *x, float alpha, float *restrict y) {
+BK_CLONES static void scale_row(int64_t n, const float *x, float alpha, float *restrict y)
+{
     for (int64_t i = 0; i < n; i++) y[i] = alpha * x[i];
 }
 
 static size_t threads(void) { return (size_t)omp_get_max_threads(); }
-static size_t slice(const attn *a, int64_t stacks, int64_t strips) {
+static size_t slice(const attn *a, int64_t stacks, int64_t strips)
+{
     return bk_align(sizeof(float) * (size_t)(stack_of(a) * (stacks * a->dim + strips * strip_width(a))));
 }
 static float *slice_at(void *scratch, size_t bytes) { return (float *)(void *)((char *)scratch + (size_t)omp_get_thread_num() * bytes); }
 
 size_t bk_cpu_attention_fwd_work(const bk_attention_fwd_args *a) { return a->tokens ? threads() * slice(a, 2, 1) : 0; }
 
-static void forward_tile(const attn *a, const tile *t, float *scratch) {
+static void forward_tile(const attn *a, const tile *t, float *scratch)
+{
     float *q = scratch, *o = q + stack_of(a) * a->dim, *strip = o + stack_of(a) * a->dim;
     gather(a, t, a->q, q);
     against_keys(a, t, (float)a->scale, q, a->prefix_k, a->k, strip);
@@ -133,7 +146,8 @@ static void forward_tile(const attn *a, const tile *t, float *scratch) {
     for (int64_t r = 0; r < t->rows; r++) scale_row(a->dim, o + r * a->dim, q[r], (float *)a->o + query_at(a, t, r / t->n, r % t->n));
 }
 
-bk_status bk_cpu_attention_fwd(const bk_attention_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_attention_fwd(const bk_attention_fwd_args *a, const bk_work *w)
+{
     if (!a->tokens || !a->batch) return BK_OK;
     void *scratch = bk_cpu_scratch(w, bk_cpu_attention_fwd_work(a));
     if (!scratch) return BK_ENOMEM;
@@ -148,14 +162,16 @@ bk_status bk_cpu_attention_fwd(const bk_attention_fwd_args *a, const bk_work *w)
 }
 
 /* x = exp(x - lse) where visible, 0 elsewhere */
-BK_CLONES static void probability_row(const visible *v, float lse, float *x) {
+BK_CLONES static void probability_row(const visible *v, float lse, float *x)
+{
     for (int64_t i = v->prefix; i < v->begin; i++) x[i] = -INFINITY;
     for (int64_t i = 0; i < v->end; i++) x[i] = bk_exp(x[i] - lse);
     for (int64_t i = v->end; i < v->cols; i++) x[i] = 0.0f;
 }
 
 /* dp = scale p (dp - along) */
-BK_CLONES static void dscore_row(int64_t n, const float *p, float along, float scale, float *restrict dp) {
+BK_CLONES static void dscore_row(int64_t n, const float *p, float along, float scale, float *restrict dp)
+{
     for (int64_t i = 0; i < n; i++) dp[i] = scale * (p[i] * (dp[i] - along));
 }
 
@@ -165,7 +181,8 @@ typedef struct sink {
     int64_t ld;
 } sink;
 
-static void backward_tile(const bk_attention_bwd_args *a, const tile *t, const sink *to, float *scratch) {
+static void backward_tile(const bk_attention_bwd_args *a, const tile *t, const sink *to, float *scratch)
+{
     const attn *f = &a->f;
     int64_t d = f->dim, width = strip_width(f), size = stack_of(f) * d;
     float *q = scratch, *dout = q + size, *dq = dout + size, *p = dq + size, *ds = p + stack_of(f) * width;
@@ -194,20 +211,23 @@ enum { ENOUGH = 16 };
 static int64_t shares_of(const attn *f) { return bk_max_i64(1, bk_min_i64(tiles_of(f), bk_tiles(ENOUGH, f->batch * f->kv_heads))); }
 static int64_t own_size(const attn *f) { return shares_of(f) > 1 ? f->tokens * f->dim : 0; }
 
-size_t bk_cpu_attention_bwd_work(const bk_attention_bwd_args *a) {
+size_t bk_cpu_attention_bwd_work(const bk_attention_bwd_args *a)
+{
     const attn *f = &a->f;
     if (!f->tokens || !f->batch) return 0;
     return threads() * slice(f, 3, 2) + 2 * sizeof(float) * (size_t)(f->batch * f->kv_heads * shares_of(f) * own_size(f));
 }
 
 /* dk[b, :, kv] += own[share][tokens, d], one share after the other */
-static void add_shares(const attn *f, int64_t unit, const float *own, int64_t apart, float *dk) {
+static void add_shares(const attn *f, int64_t unit, const float *own, int64_t apart, float *dk)
+{
     int64_t first = (unit / f->kv_heads * f->tokens * f->kv_heads + unit % f->kv_heads) * f->dim, ld = f->kv_heads * f->dim;
     for (int64_t share = 0; share < shares_of(f); share++)
         for (int64_t i = 0; i < f->tokens; i++) bk_cpu_add_to(f->dim, own + share * apart + i * f->dim, dk + first + i * ld);
 }
 
-bk_status bk_cpu_attention_bwd(const bk_attention_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_attention_bwd(const bk_attention_bwd_args *a, const bk_work *w)
+{
     const attn *f = &a->f;
     if (!f->tokens || !f->batch) return BK_OK;
     char *scratch = bk_cpu_scratch(w, bk_cpu_attention_bwd_work(a));
@@ -244,7 +264,8 @@ static size_t score_parts(const attn *a) { return bk_align(sizeof(double) * (siz
 size_t bk_cpu_score_err_work(const bk_score_err_args *a) { return a->f.tokens ? score_parts(&a->f) + threads() * slice(&a->f, 1, 2) : 0; }
 
 /* sum of (x alpha - y beta)^2 */
-BK_CLONES static double difference_row(int64_t n, const float *x, float alpha, const float *y, float beta) {
+BK_CLONES static double difference_row(int64_t n, const float *x, float alpha, const float *y, float beta)
+{
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
         double e = (double)(x[i] * alpha) - (double)(y[i] * beta);
@@ -253,7 +274,8 @@ BK_CLONES static double difference_row(int64_t n, const float *x, float alpha, c
     return bk_tree_f64(lane);
 }
 
-static double score_tile(const bk_score_err_args *a, const tile *t, float *scratch) {
+static double score_tile(const bk_score_err_args *a, const tile *t, float *scratch)
+{
     const attn *f = &a->f;
     int64_t width = strip_width(f);
     float *q = scratch, *p = q + stack_of(f) * f->dim, *p2 = p + stack_of(f) * width;
@@ -271,7 +293,8 @@ static double score_tile(const bk_score_err_args *a, const tile *t, float *scrat
     return err;
 }
 
-bk_status bk_cpu_score_err(const bk_score_err_args *a, const bk_work *w) {
+bk_status bk_cpu_score_err(const bk_score_err_args *a, const bk_work *w)
+{
     const attn *f = &a->f;
     if (!f->tokens || !f->batch) return BK_OK;
     double *part = bk_cpu_scratch(w, bk_cpu_score_err_work(a));

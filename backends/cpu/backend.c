@@ -9,7 +9,8 @@
 #include "backends/cpu/cpu.h"
 
 /* Large arrays get huge pages: a training step walks over hundreds of megabytes, and page faults and TLB misses would show. */
-static bk_status cpu_alloc(size_t bytes, void **out) {
+static bk_status cpu_alloc(size_t bytes, void **out)
+{
     enum { HUGE = 2 << 20 };
     if (bytes > SIZE_MAX - HUGE) return BK_ENOMEM;
     bool huge = bytes >= HUGE;
@@ -22,17 +23,20 @@ static bk_status cpu_alloc(size_t bytes, void **out) {
     return BK_OK;
 }
 
-static void cpu_release(void *p, size_t bytes) {
+static void cpu_release(void *p, size_t bytes)
+{
     (void)bytes;
     free(p);
 }
 
-static bk_status cpu_copy(void *dst, const void *src, size_t bytes) {
+static bk_status cpu_copy(void *dst, const void *src, size_t bytes)
+{
     if (bytes) memcpy(dst, src, bytes);
     return BK_OK;
 }
 
-static size_t cpu_work(bk_slot slot, const void *args) {
+static size_t cpu_work(bk_slot slot, const void *args)
+{
     switch (slot) {
     case BK_SLOT_bias_bwd: return bk_cpu_bias_bwd_work(args);
     case BK_SLOT_rmsnorm_bwd: return bk_cpu_rmsnorm_bwd_work(args);
@@ -60,7 +64,8 @@ static int cpu_threads(void) { return omp_get_max_threads(); }
 /* The kernels that OpenBLAS chose for this processor. */
 static const char *cpu_flavour(void) { return openblas_get_corename(); }
 
-const bk_backend *bk_backend_cpu(void) {
+const bk_backend *bk_backend_cpu(void)
+{
     static const bk_backend cpu = {
         .name = "cpu",
         .dtype = BK_F32,

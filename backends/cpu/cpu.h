@@ -30,13 +30,15 @@ BK_INLINE int64_t bk_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 BK_INLINE int64_t bk_tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 BK_INLINE size_t bk_align(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-BK_INLINE float bk_tree(float *lane) {
+BK_INLINE float bk_tree(float *lane)
+{
     for (int h = BK_LANES / 2; h > 0; h /= 2)
         for (int i = 0; i < h; i++) lane[i] += lane[i + h];
     return lane[0];
 }
 
-BK_INLINE double bk_tree_f64(double *lane) {
+BK_INLINE double bk_tree_f64(double *lane)
+{
     for (int h = BK_LANES / 2; h > 0; h /= 2)
         for (int i = 0; i < h; i++) lane[i] += lane[i + h];
     return lane[0];

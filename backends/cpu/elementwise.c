@@ -15,47 +15,56 @@
         }                                                                                      \
     } while (0)
 
-BK_CLONES static void add_chunk(int64_t n, const float *a, const float *b, float *y) {
+BK_CLONES static void add_chunk(int64_t n, const float *a, const float *b, float *y)
+{
     for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 
-bk_status bk_cpu_add(const bk_add_args *a, const bk_work *w) {
+bk_status bk_cpu_add(const bk_add_args *a, const bk_work *w)
+{
     (void)w;
     CHUNK_LOOP(a->n, add_chunk(len, (const float *)a->a + at, (const float *)a->b + at, (float *)a->y + at));
     return BK_OK;
 }
 
-BK_CLONES static void axpy_chunk(int64_t n, float alpha, const float *x, float *y) {
+BK_CLONES static void axpy_chunk(int64_t n, float alpha, const float *x, float *y)
+{
     for (int64_t i = 0; i < n; i++) y[i] += alpha * x[i];
 }
 
-bk_status bk_cpu_axpy(const bk_axpy_args *a, const bk_work *w) {
+bk_status bk_cpu_axpy(const bk_axpy_args *a, const bk_work *w)
+{
     (void)w;
     CHUNK_LOOP(a->n, axpy_chunk(len, (float)a->alpha, (const float *)a->x + at, (float *)a->y + at));
     return BK_OK;
 }
 
-BK_CLONES static void fill_chunk(int64_t n, float value, float *x) {
+BK_CLONES static void fill_chunk(int64_t n, float value, float *x)
+{
     for (int64_t i = 0; i < n; i++) x[i] = value;
 }
 
-bk_status bk_cpu_fill(const bk_fill_args *a, const bk_work *w) {
+bk_status bk_cpu_fill(const bk_fill_args *a, const bk_work *w)
+{
     (void)w;
     CHUNK_LOOP(a->n, fill_chunk(len, (float)a->value, (float *)a->x + at));
     return BK_OK;
 }
 
-BK_CLONES static void scale_chunk(int64_t n, float alpha, float *x) {
+BK_CLONES static void scale_chunk(int64_t n, float alpha, float *x)
+{
     for (int64_t i = 0; i < n; i++) x[i] *= alpha;
 }
 
-bk_status bk_cpu_scale(const bk_scale_args *a, const bk_work *w) {
+bk_status bk_cpu_scale(const bk_scale_args *a, const bk_work *w)
+{
     (void)w;
     CHUNK_LOOP(a->n, scale_chunk(len, (float)a->alpha, (float *)a->x + at));
     return BK_OK;
 }
 
-BK_CLONES static void swiglu_fwd_chunk(int64_t n, const float *gate, const float *up, float *restrict y) {
+BK_CLONES static void swiglu_fwd_chunk(int64_t n, const float *gate, const float *up, float *restrict y)
+{
     for (int64_t i = 0; i < n; i++) {
         float s, c;
         bk_sigmoid(gate[i], &s, &c);
@@ -63,13 +72,15 @@ BK_CLONES static void swiglu_fwd_chunk(int64_t n, const float *gate, const float
     }
 }
 
-bk_status bk_cpu_swiglu_fwd(const bk_swiglu_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_swiglu_fwd(const bk_swiglu_fwd_args *a, const bk_work *w)
+{
     (void)w;
     CHUNK_LOOP(a->n, swiglu_fwd_chunk(len, (const float *)a->gate + at, (const float *)a->up + at, (float *)a->y + at));
     return BK_OK;
 }
 
-BK_CLONES static void dgate_chunk(int64_t n, const float *gate, const float *up, const float *dy, float *restrict dgate) {
+BK_CLONES static void dgate_chunk(int64_t n, const float *gate, const float *up, const float *dy, float *restrict dgate)
+{
     for (int64_t i = 0; i < n; i++) {
         float s, c;
         bk_sigmoid(gate[i], &s, &c);
@@ -77,7 +88,8 @@ BK_CLONES static void dgate_chunk(int64_t n, const float *gate, const float *up,
     }
 }
 
-BK_CLONES static void dup_chunk(int64_t n, const float *gate, const float *dy, float *restrict dup) {
+BK_CLONES static void dup_chunk(int64_t n, const float *gate, const float *dy, float *restrict dup)
+{
     for (int64_t i = 0; i < n; i++) {
         float s, c;
         bk_sigmoid(gate[i], &s, &c);
@@ -86,7 +98,8 @@ BK_CLONES static void dup_chunk(int64_t n, const float *gate, const float *dy, f
 }
 
 BK_CLONES static void swiglu_bwd_chunk(int64_t n, const float *gate, const float *up, const float *dy, float *restrict dgate,
-                                       float *restrict dup) {
+                                       float *restrict dup)
+{
     for (int64_t i = 0; i < n; i++) {
         float s, c;
         bk_sigmoid(gate[i], &s, &c);
@@ -95,7 +108,8 @@ BK_CLONES static void swiglu_bwd_chunk(int64_t n, const float *gate, const float
     }
 }
 
-bk_status bk_cpu_swiglu_bwd(const bk_swiglu_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_swiglu_bwd(const bk_swiglu_bwd_args *a, const bk_work *w)
+{
     (void)w;
     const float *gate = a->gate, *up = a->up, *dy = a->dy;
     float *dgate = a->dgate, *dup = a->dup;
@@ -113,7 +127,8 @@ typedef struct adam_factors {
 } adam_factors;
 
 BK_CLONES static void adamw_chunk(int64_t n, const adam_factors *fp, float *restrict p, float *restrict m, float *restrict v,
-                                  const float *restrict g) {
+                                  const float *restrict g)
+{
     const adam_factors f = *fp;
     for (int64_t i = 0; i < n; i++) {
         m[i] = f.b1 * m[i] + f.c1 * g[i];
@@ -122,7 +137,8 @@ BK_CLONES static void adamw_chunk(int64_t n, const adam_factors *fp, float *rest
     }
 }
 
-bk_status bk_cpu_adamw(const bk_adamw_args *a, const bk_work *w) {
+bk_status bk_cpu_adamw(const bk_adamw_args *a, const bk_work *w)
+{
     (void)w;
     double bias1 = 1.0 - pow(a->beta1, (double)a->t), bias2 = 1.0 - pow(a->beta2, (double)a->t);
     adam_factors f = {(float)(1.0 - a->lr * a->wd), (float)a->beta1, (float)(1.0 - a->beta1), (float)a->beta2, (float)(1.0 - a->beta2),
@@ -133,7 +149,8 @@ bk_status bk_cpu_adamw(const bk_adamw_args *a, const bk_work *w) {
 
 size_t bk_cpu_floor_work(const bk_floor_args *a) { return sizeof(double) * (size_t)bk_tiles(a->n, BK_CHUNK); }
 
-BK_CLONES static double floor_chunk(int64_t n, float *restrict p, const float *restrict lo) {
+BK_CLONES static double floor_chunk(int64_t n, float *restrict p, const float *restrict lo)
+{
     int32_t raised = 0;
     for (int64_t i = 0; i < n; i++) {
         raised += p[i] < lo[i];
@@ -142,7 +159,8 @@ BK_CLONES static double floor_chunk(int64_t n, float *restrict p, const float *r
     return raised;
 }
 
-bk_status bk_cpu_floor(const bk_floor_args *a, const bk_work *w) {
+bk_status bk_cpu_floor(const bk_floor_args *a, const bk_work *w)
+{
     double *part = bk_cpu_scratch(w, bk_cpu_floor_work(a));
     if (!a->n) return BK_OK;
     if (!part) return BK_ENOMEM;
@@ -153,13 +171,15 @@ bk_status bk_cpu_floor(const bk_floor_args *a, const bk_work *w) {
 
 size_t bk_cpu_sumsq_work(const bk_sumsq_args *a) { return sizeof(double) * (size_t)bk_tiles(a->n, BK_CHUNK); }
 
-BK_CLONES static double sumsq_chunk(int64_t n, const float *x) {
+BK_CLONES static double sumsq_chunk(int64_t n, const float *x)
+{
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, lane[l] += (double)x[i] * (double)x[i]);
     return bk_tree_f64(lane);
 }
 
-bk_status bk_cpu_sumsq(const bk_sumsq_args *a, const bk_work *w) {
+bk_status bk_cpu_sumsq(const bk_sumsq_args *a, const bk_work *w)
+{
     *a->sum = 0.0;
     double *part = bk_cpu_scratch(w, bk_cpu_sumsq_work(a));
     if (!a->n) return BK_OK;
@@ -172,7 +192,8 @@ bk_status bk_cpu_sumsq(const bk_sumsq_args *a, const bk_work *w) {
 size_t bk_cpu_finite_work(const bk_finite_args *a) { return sizeof(double) * (size_t)bk_tiles(a->n, BK_CHUNK); }
 
 /* x - x is 0 for finite numbers and NaN otherwise: a vectorizable test; only a chunk that fails it is searched. */
-BK_CLONES static double first_bad(int64_t n, const float *x) {
+BK_CLONES static double first_bad(int64_t n, const float *x)
+{
     int32_t bad = 0;
     for (int64_t i = 0; i < n; i++) bad |= !(x[i] - x[i] == 0.0f);
     if (!bad) return -1.0;
@@ -181,7 +202,8 @@ BK_CLONES static double first_bad(int64_t n, const float *x) {
     return (double)i;
 }
 
-bk_status bk_cpu_finite(const bk_finite_args *a, const bk_work *w) {
+bk_status bk_cpu_finite(const bk_finite_args *a, const bk_work *w)
+{
     *a->first = -1.0;
     double *part = bk_cpu_scratch(w, bk_cpu_finite_work(a));
     if (!a->n) return BK_OK;

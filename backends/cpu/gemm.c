@@ -15,7 +15,8 @@ typedef struct tiling {
     int64_t m, n, k, rows, cols;
 } tiling;
 
-static tiling tiles_for(const bk_gemm_args *a) {
+static tiling tiles_for(const bk_gemm_args *a)
+{
     tiling t = {.m = TILE_M, .n = bk_max_i64(1, bk_min_i64(TILE_N, a->n)), .k = a->ta ? PIECE_K : bk_max_i64(1, a->k)};
     t.rows = bk_tiles(a->m, t.m);
     while (t.rows * bk_tiles(a->n, t.n) < ENOUGH && t.n >= 2 * MIN_N) t.n = (t.n / 2 + 15) / 16 * 16;
@@ -24,7 +25,8 @@ static tiling tiles_for(const bk_gemm_args *a) {
 }
 
 /* The tile of C at (i, j): pieces of k one after the other */
-static void product(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j) {
+static void product(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j)
+{
     CBLAS_TRANSPOSE ta = a->ta ? CblasTrans : CblasNoTrans, tb = a->tb ? CblasTrans : CblasNoTrans;
     int64_t m = bk_min_i64(t->m, a->m - i), n = bk_min_i64(t->n, a->n - j);
     for (int64_t l = 0; l < bk_max_i64(1, a->k); l += t->k) {
@@ -35,7 +37,8 @@ static void product(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j
     }
 }
 
-bk_status bk_cpu_gemm(const bk_gemm_args *a, const bk_work *w) {
+bk_status bk_cpu_gemm(const bk_gemm_args *a, const bk_work *w)
+{
     (void)w;
     tiling t = tiles_for(a);
 #pragma omp parallel for schedule(dynamic) if (a->m * a->n * a->k > SERIAL)

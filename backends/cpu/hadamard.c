@@ -7,7 +7,8 @@
 typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 /* The stages of distance 1, 2, 4 inside groups of eight: v' = swapped + sign v. */
-BK_INLINE void butterfly8(float *x) {
+BK_INLINE void butterfly8(float *x)
+{
     const v8 s1 = {1, -1, 1, -1, 1, -1, 1, -1}, s2 = {1, 1, -1, -1, 1, 1, -1, -1}, s4 = {1, 1, 1, 1, -1, -1, -1, -1};
     v8 v = *(v8 *)x;
     v = __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6) + s1 * v;
@@ -16,7 +17,8 @@ BK_INLINE void butterfly8(float *x) {
     *(v8 *)x = v;
 }
 
-BK_CLONES static void butterflies(int64_t n, float *x) {
+BK_CLONES static void butterflies(int64_t n, float *x)
+{
     int64_t h = 1;
     if (n >= 8) {
         for (int64_t i = 0; i < n; i += 8) butterfly8(x + i);
@@ -35,7 +37,8 @@ BK_CLONES static void butterflies(int64_t n, float *x) {
 
 /* One row of y[base, pow2] = scale H x, H's row given with its stride; sums stay in registers for 32 columns at a time. */
 BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t stride, const float *x, float scale, int accumulate,
-                          float *y) {
+                          float *y)
+{
     int64_t at = 0;
     for (; at + 32 <= pow2; at += 32) {
         v8 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, *to = (v8 *)(y + at);
@@ -59,11 +62,13 @@ BK_CLONES static void mix(int64_t base, int64_t pow2, const float *h, int64_t st
     }
 }
 
-size_t bk_cpu_hadamard_work(const bk_hadamard_args *a) {
+size_t bk_cpu_hadamard_work(const bk_hadamard_args *a)
+{
     return (size_t)omp_get_max_threads() * bk_align(sizeof(float) * (size_t)(a->base * a->pow2));
 }
 
-bk_status bk_cpu_hadamard(const bk_hadamard_args *a, const bk_work *w) {
+bk_status bk_cpu_hadamard(const bk_hadamard_args *a, const bk_work *w)
+{
     int64_t size = a->base * a->pow2;
     size_t slice = bk_align(sizeof(float) * (size_t)size);
     char *scratch = bk_cpu_scratch(w, bk_cpu_hadamard_work(a));

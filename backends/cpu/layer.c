@@ -4,7 +4,8 @@
 #include "backends/cpu/cpu.h"
 
 /* y = x rstd w; returns rstd */
-BK_CLONES static float rmsnorm_row(int64_t n, double eps, const float *x, const float *w, float *restrict y) {
+BK_CLONES static float rmsnorm_row(int64_t n, double eps, const float *x, const float *w, float *restrict y)
+{
     float lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, lane[l] += x[i] * x[i]);
     float rstd = (float)(1.0 / sqrt((double)bk_tree(lane) / (double)n + eps));
@@ -12,7 +13,8 @@ BK_CLONES static float rmsnorm_row(int64_t n, double eps, const float *x, const 
     return rstd;
 }
 
-bk_status bk_cpu_rmsnorm_fwd(const bk_rmsnorm_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_rmsnorm_fwd(const bk_rmsnorm_fwd_args *a, const bk_work *w)
+{
     (void)w;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++)
@@ -21,20 +23,23 @@ bk_status bk_cpu_rmsnorm_fwd(const bk_rmsnorm_fwd_args *a, const bk_work *w) {
 }
 
 /* dx += rstd (w dy - x rstd^2 mean(dy w x)) */
-BK_CLONES static void rmsnorm_dx_row(int64_t n, const float *x, const float *w, float rstd, const float *dy, float *restrict dx) {
+BK_CLONES static void rmsnorm_dx_row(int64_t n, const float *x, const float *w, float rstd, const float *dy, float *restrict dx)
+{
     float lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, lane[l] += dy[i] * w[i] * x[i]);
     float along = bk_tree(lane) / (float)n * rstd * rstd;
     for (int64_t i = 0; i < n; i++) dx[i] += rstd * (w[i] * dy[i] - x[i] * along);
 }
 
-BK_CLONES static void rmsnorm_dw_row(int64_t n, const float *x, float rstd, const float *dy, float *restrict dw) {
+BK_CLONES static void rmsnorm_dw_row(int64_t n, const float *x, float rstd, const float *dy, float *restrict dw)
+{
     for (int64_t i = 0; i < n; i++) dw[i] += dy[i] * (x[i] * rstd);
 }
 
 size_t bk_cpu_rmsnorm_bwd_work(const bk_rmsnorm_bwd_args *a) { return sizeof(float) * (size_t)(bk_tiles(a->rows, BK_TILE_ROWS) * a->cols); }
 
-bk_status bk_cpu_rmsnorm_bwd(const bk_rmsnorm_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_rmsnorm_bwd(const bk_rmsnorm_bwd_args *a, const bk_work *w)
+{
     int64_t tiles = bk_tiles(a->rows, BK_TILE_ROWS), cols = a->cols;
     if (!a->rows || !cols) return BK_OK;
     float *part = a->dw ? bk_cpu_scratch(w, bk_cpu_rmsnorm_bwd_work(a)) : 0;
@@ -55,7 +60,8 @@ bk_status bk_cpu_rmsnorm_bwd(const bk_rmsnorm_bwd_args *a, const bk_work *w) {
 
 /* One token; sign -1 turns back; keep = 1 adds to y, 0 overwrites (then y is never read: it may be uninitialized). */
 BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, const float *cosine, float sign, int keep,
-                                 float *restrict y) {
+                                 float *restrict y)
+{
     const float *sine = cosine + half;
     for (int64_t h = 0; h < heads; h++) {
         const float *p = x + h * 2 * half;
@@ -73,7 +79,8 @@ BK_CLONES static void rope_token(int64_t heads, int64_t half, const float *x, co
     }
 }
 
-bk_status bk_cpu_rope(const bk_rope_args *a, const bk_work *w) {
+bk_status bk_cpu_rope(const bk_rope_args *a, const bk_work *w)
+{
     (void)w;
     int64_t width = a->heads * a->dim;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->batch * a->tokens * width))
@@ -83,13 +90,15 @@ bk_status bk_cpu_rope(const bk_rope_args *a, const bk_work *w) {
     return BK_OK;
 }
 
-static bool ids_fit(const int32_t *ids, int64_t n, int64_t vocab) {
+static bool ids_fit(const int32_t *ids, int64_t n, int64_t vocab)
+{
     bool fit = true;
     for (int64_t i = 0; i < n; i++) fit &= ids[i] >= 0 && ids[i] < vocab;
     return fit;
 }
 
-bk_status bk_cpu_embedding_fwd(const bk_embedding_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_embedding_fwd(const bk_embedding_fwd_args *a, const bk_work *w)
+{
     (void)w;
     if (!ids_fit(a->ids, a->n, a->vocab)) return BK_EINVAL;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->n * a->cols))
@@ -99,7 +108,8 @@ bk_status bk_cpu_embedding_fwd(const bk_embedding_fwd_args *a, const bk_work *w)
 }
 
 /* Strips of columns in parallel, so that each element of the table is added to in the order of n. */
-bk_status bk_cpu_embedding_bwd(const bk_embedding_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_embedding_bwd(const bk_embedding_bwd_args *a, const bk_work *w)
+{
     (void)w;
     enum { STRIP = 64 };
     if (!a->dtable) return BK_OK;

@@ -6,18 +6,21 @@
 /* A code of a broken value is 0: converting a NaN to an integer is undefined. */
 BK_INLINE int32_t to_code(float c) { return (int32_t)(c == c ? c : 0.0f); }
 
-BK_CLONES static void level_row(int64_t n, const float *x, float s, float lo, float hi, float *restrict y) {
+BK_CLONES static void level_row(int64_t n, const float *x, float s, float lo, float hi, float *restrict y)
+{
     for (int64_t i = 0; i < n; i++) y[i] = bk_quant_level(x[i] / s, lo, hi) * s;
 }
 
-BK_CLONES static void level_codes(int64_t n, const float *x, float s, float lo, float hi, float zero, int32_t *restrict codes) {
+BK_CLONES static void level_codes(int64_t n, const float *x, float s, float lo, float hi, float zero, int32_t *restrict codes)
+{
     for (int64_t i = 0; i < n; i++) codes[i] = to_code(bk_quant_level(x[i] / s, lo, hi) + zero);
 }
 
 /* Zero point of a stored quantizer: rounded, and kept in the code range */
 static float zero_of(const float *z, int64_t p, int qmin, int qmax) { return z ? bk_clamp(bk_rne(z[p]), (float)qmin, (float)qmax) : 0.0f; }
 
-bk_status bk_cpu_fakequant_fwd(const bk_fakequant_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_fakequant_fwd(const bk_fakequant_fwd_args *a, const bk_work *w)
+{
     (void)w;
     if (a->freeze != BK_FREEZE_OFF) return BK_EUNSUP;
     int64_t groups = a->cols / a->group;
@@ -40,7 +43,8 @@ typedef struct dparams {
 
 /* One group: dx (may be NULL) += dy inside; returns the sums for step and zero point. */
 BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s, float lo, float hi, const float *dy,
-                                             float *restrict dx) {
+                                             float *restrict dx)
+{
     float step[BK_LANES] = {0}, outside[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
         float v = x[i] / s;
@@ -54,12 +58,14 @@ BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s,
     return (dparams){bk_tree(step), -s * bk_tree(outside)};
 }
 
-size_t bk_cpu_fakequant_bwd_work(const bk_fakequant_bwd_args *a) {
+size_t bk_cpu_fakequant_bwd_work(const bk_fakequant_bwd_args *a)
+{
     if (a->per_row || a->group == 0) return 0;
     return 2 * sizeof(double) * (size_t)(bk_tiles(a->rows, BK_TILE_ROWS) * (a->cols / a->group));
 }
 
-bk_status bk_cpu_fakequant_bwd(const bk_fakequant_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_fakequant_bwd(const bk_fakequant_bwd_args *a, const bk_work *w)
+{
     if (!a->rows || !a->cols) return BK_OK;
     int64_t groups = a->cols / a->group, tiles = bk_tiles(a->rows, BK_TILE_ROWS);
     const float *s = a->s;
@@ -93,7 +99,8 @@ typedef struct extremes {
     float max, min, amax;
 } extremes;
 
-BK_CLONES static extremes extremes_of(int64_t n, const float *x) {
+BK_CLONES static extremes extremes_of(int64_t n, const float *x)
+{
     float max[BK_LANES], min[BK_LANES];
     for (int l = 0; l < BK_LANES; l++) max[l] = min[l] = x[0];
     BK_LANE_LOOP(n, (max[l] = bk_max(x[i], max[l]), min[l] = bk_min(x[i], min[l])));
@@ -103,22 +110,26 @@ BK_CLONES static extremes extremes_of(int64_t n, const float *x) {
     return e;
 }
 
-static bk_quant_grid grid_of(extremes e, int symmetric, const float *gamma, const float *beta, int qmin, int qmax) {
+static bk_quant_grid grid_of(extremes e, int symmetric, const float *gamma, const float *beta, int qmin, int qmax)
+{
     float upper = gamma ? *gamma : 1.0f, lower = beta ? *beta : 1.0f;
     return symmetric ? bk_quant_symmetric(e.amax, upper, qmin, qmax) : bk_quant_asymmetric(e.max, e.min, upper, lower, qmax);
 }
 
-BK_CLONES static void grid_row(int64_t n, const float *x, const bk_quant_grid *grid, float *restrict y) {
+BK_CLONES static void grid_row(int64_t n, const float *x, const bk_quant_grid *grid, float *restrict y)
+{
     const bk_quant_grid q = *grid;
     for (int64_t i = 0; i < n; i++) y[i] = bk_quant_level(x[i] / q.div * q.mul, q.lo, q.hi) * q.step;
 }
 
-BK_CLONES static void grid_codes(int64_t n, const float *x, const bk_quant_grid *grid, int32_t *restrict codes) {
+BK_CLONES static void grid_codes(int64_t n, const float *x, const bk_quant_grid *grid, int32_t *restrict codes)
+{
     const bk_quant_grid q = *grid;
     for (int64_t i = 0; i < n; i++) codes[i] = to_code(bk_quant_level(x[i] / q.div * q.mul, q.lo, q.hi) + q.zero);
 }
 
-bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w)
+{
     (void)w;
     if (a->freeze != BK_FREEZE_OFF) return BK_EUNSUP;
     if (!a->rows || !a->cols) return BK_OK;
@@ -139,7 +150,8 @@ bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w) {
 }
 
 /* dx (may be NULL) += dy inside; returns G, the derivative after the group's step */
-BK_CLONES static float grid_bwd(int64_t n, const float *x, const bk_quant_grid *grid, const float *dy, float *restrict dx) {
+BK_CLONES static float grid_bwd(int64_t n, const float *x, const bk_quant_grid *grid, const float *dy, float *restrict dx)
+{
     const bk_quant_grid q = *grid;
     float sum[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
@@ -153,7 +165,8 @@ BK_CLONES static float grid_bwd(int64_t n, const float *x, const bk_quant_grid *
 }
 
 /* dx += share at the places where x == value, split evenly among them */
-BK_CLONES static void share_ties(int64_t n, const float *x, float value, float share, float *restrict dx) {
+BK_CLONES static void share_ties(int64_t n, const float *x, float value, float share, float *restrict dx)
+{
     int32_t ties = 0;
     for (int64_t i = 0; i < n; i++) ties += x[i] == value;
     share /= (float)(ties ? ties : 1);
@@ -161,7 +174,8 @@ BK_CLONES static void share_ties(int64_t n, const float *x, float value, float s
 }
 
 /* dx += share sign(x) at the places where |x| == value, split evenly among them */
-BK_CLONES static void share_abs_ties(int64_t n, const float *x, float value, float share, float *restrict dx) {
+BK_CLONES static void share_abs_ties(int64_t n, const float *x, float value, float share, float *restrict dx)
+{
     int32_t ties = 0;
     for (int64_t i = 0; i < n; i++) ties += __builtin_fabsf(x[i]) == value;
     share /= (float)(ties ? ties : 1);
@@ -169,7 +183,8 @@ BK_CLONES static void share_abs_ties(int64_t n, const float *x, float value, flo
 }
 
 /* One group; returns what it adds to dgamma and dbeta. */
-static dparams dynquant_bwd_group(const bk_dynquant_bwd_args *a, int64_t at) {
+static dparams dynquant_bwd_group(const bk_dynquant_bwd_args *a, int64_t at)
+{
     const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
     float *dx = a->dx ? (float *)a->dx + at : 0;
     extremes e = extremes_of(a->group, x);
@@ -187,7 +202,8 @@ static dparams dynquant_bwd_group(const bk_dynquant_bwd_args *a, int64_t at) {
 
 size_t bk_cpu_dynquant_bwd_work(const bk_dynquant_bwd_args *a) { return 2 * sizeof(double) * (size_t)bk_tiles(a->rows, BK_TILE_ROWS); }
 
-bk_status bk_cpu_dynquant_bwd(const bk_dynquant_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_dynquant_bwd(const bk_dynquant_bwd_args *a, const bk_work *w)
+{
     if (!a->rows || !a->cols) return BK_OK;
     int64_t groups = a->cols / a->group, tiles = bk_tiles(a->rows, BK_TILE_ROWS);
     double *part = bk_cpu_scratch(w, bk_cpu_dynquant_bwd_work(a));

@@ -2,19 +2,22 @@
 #include "backends/cpu/cpu.h"
 #include "backends/scalar/math.h"
 
-double bk_cpu_tree_sum(double *part, int64_t n) {
+double bk_cpu_tree_sum(double *part, int64_t n)
+{
     for (; n > 1; n = (n + 1) / 2)
         for (int64_t i = 0; i < n / 2; i++) part[i] += part[i + (n + 1) / 2];
     return n ? part[0] : 0.0;
 }
 
-BK_CLONES static void add_into(int64_t n, const float *x, float *y) {
+BK_CLONES static void add_into(int64_t n, const float *x, float *y)
+{
     for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
 
 void bk_cpu_add_to(int64_t n, const float *x, float *y) { add_into(n, x, y); }
 
-void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out) {
+void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out)
+{
     enum { STRIP = 256 };
 #pragma omp parallel for schedule(static) if (BK_BIG(rows * cols))
     for (int64_t strip = 0; strip < bk_tiles(cols, STRIP); strip++) {
@@ -25,7 +28,8 @@ void bk_cpu_tree_rows(float *part, int64_t rows, int64_t cols, float *out) {
     }
 }
 
-bk_status bk_cpu_bias_fwd(const bk_bias_fwd_args *a, const bk_work *w) {
+bk_status bk_cpu_bias_fwd(const bk_bias_fwd_args *a, const bk_work *w)
+{
     (void)w;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++) add_into(a->cols, a->b, (float *)a->y + r * a->cols);
@@ -34,7 +38,8 @@ bk_status bk_cpu_bias_fwd(const bk_bias_fwd_args *a, const bk_work *w) {
 
 size_t bk_cpu_bias_bwd_work(const bk_bias_bwd_args *a) { return sizeof(float) * (size_t)(bk_tiles(a->rows, BK_TILE_ROWS) * a->cols); }
 
-bk_status bk_cpu_bias_bwd(const bk_bias_bwd_args *a, const bk_work *w) {
+bk_status bk_cpu_bias_bwd(const bk_bias_bwd_args *a, const bk_work *w)
+{
     if (!a->db || !a->rows || !a->cols) return BK_OK;
     float *part = bk_cpu_scratch(w, bk_cpu_bias_bwd_work(a));
     if (!part) return BK_ENOMEM;
@@ -51,18 +56,21 @@ bk_status bk_cpu_bias_bwd(const bk_bias_bwd_args *a, const bk_work *w) {
 }
 
 /* Widens [*lo, *hi] by a group. */
-BK_CLONES static void widen(int64_t n, const float *x, float *lo, float *hi) {
+BK_CLONES static void widen(int64_t n, const float *x, float *lo, float *hi)
+{
     float min[BK_LANES], max[BK_LANES];
     for (int l = 0; l < BK_LANES; l++) min[l] = *lo, max[l] = *hi;
     BK_LANE_LOOP(n, (min[l] = bk_min(x[i], min[l]), max[l] = bk_max(x[i], max[l])));
     for (int l = 0; l < BK_LANES; l++) *lo = bk_min(*lo, min[l]), *hi = bk_max(*hi, max[l]);
 }
 
-size_t bk_cpu_minmax_work(const bk_minmax_args *a) {
+size_t bk_cpu_minmax_work(const bk_minmax_args *a)
+{
     return a->per_row ? 0 : 2 * sizeof(float) * (size_t)(bk_tiles(a->rows, BK_TILE_ROWS) * (a->cols / a->group));
 }
 
-bk_status bk_cpu_minmax(const bk_minmax_args *a, const bk_work *w) {
+bk_status bk_cpu_minmax(const bk_minmax_args *a, const bk_work *w)
+{
     const float *x = a->x;
     float *lo = a->lo, *hi = a->hi;
     int64_t groups = a->cols / a->group, tiles = bk_tiles(a->rows, BK_TILE_ROWS);
@@ -90,7 +98,8 @@ bk_status bk_cpu_minmax(const bk_minmax_args *a, const bk_work *w) {
     return BK_OK;
 }
 
-BK_CLONES static float absmax_row(int64_t n, const float *x) {
+BK_CLONES static float absmax_row(int64_t n, const float *x)
+{
     float lane[BK_LANES] = {0}, m = 0.0f;
     BK_LANE_LOOP(n, lane[l] = bk_max(__builtin_fabsf(x[i]), lane[l]));
     for (int l = 0; l < BK_LANES; l++) m = bk_max(m, lane[l]);
@@ -99,24 +108,28 @@ BK_CLONES static float absmax_row(int64_t n, const float *x) {
 
 float bk_cpu_absmax_row(int64_t n, const float *x) { return absmax_row(n, x); }
 
-bk_status bk_cpu_absmax(const bk_absmax_args *a, const bk_work *w) {
+bk_status bk_cpu_absmax(const bk_absmax_args *a, const bk_work *w)
+{
     (void)w;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++) ((float *)a->out)[r] = absmax_row(a->cols, (const float *)a->x + r * a->cols);
     return BK_OK;
 }
 
-BK_CLONES static double sqerr_row(int64_t n, const float *x, const float *y) {
+BK_CLONES static double sqerr_row(int64_t n, const float *x, const float *y)
+{
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, (lane[l] += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i])));
     return bk_tree_f64(lane);
 }
 
-size_t bk_cpu_sqerr_work(const bk_sqerr_args *a) {
+size_t bk_cpu_sqerr_work(const bk_sqerr_args *a)
+{
     return sizeof(double) * (size_t)(bk_tiles(a->rows, BK_TILE_ROWS) * (a->cols / a->group));
 }
 
-bk_status bk_cpu_sqerr(const bk_sqerr_args *a, const bk_work *w) {
+bk_status bk_cpu_sqerr(const bk_sqerr_args *a, const bk_work *w)
+{
     int64_t groups = a->cols / a->group, tiles = bk_tiles(a->rows, BK_TILE_ROWS);
     if (!a->rows || !groups) return BK_OK;
     double *part = bk_cpu_scratch(w, bk_cpu_sqerr_work(a));
@@ -135,7 +148,8 @@ bk_status bk_cpu_sqerr(const bk_sqerr_args *a, const bk_work *w) {
     return BK_OK;
 }
 
-BK_CLONES static double dot_row(int64_t n, const float *x, const float *y) {
+BK_CLONES static double dot_row(int64_t n, const float *x, const float *y)
+{
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, lane[l] += (double)x[i] * (double)y[i]);
     return bk_tree_f64(lane);
@@ -143,7 +157,8 @@ BK_CLONES static double dot_row(int64_t n, const float *x, const float *y) {
 
 double bk_cpu_dot(int64_t n, const float *x, const float *y) { return dot_row(n, x, y); }
 
-bk_status bk_cpu_rowdot(const bk_rowdot_args *a, const bk_work *w) {
+bk_status bk_cpu_rowdot(const bk_rowdot_args *a, const bk_work *w)
+{
     (void)w;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++)

@@ -17,7 +17,8 @@ static int sees(const bk_attention_fwd_args *f, int64_t t, int64_t j)
 }
 
 /* Row j of keys or values, which lie apart for prefix [Hkv,P,d] and text [B,T,Hkv,d]. */
-static const REAL *key_row(const bk_attention_fwd_args *f, const void *prefix, const void *text, int64_t b, int64_t kv, int64_t j) {
+static const REAL *key_row(const bk_attention_fwd_args *f, const void *prefix, const void *text, int64_t b, int64_t kv, int64_t j)
+{
     if (j < f->prefix) return (const REAL *)prefix + (kv * f->prefix + j) * f->dim;
     return (const REAL *)text + ((b * f->tokens + j - f->prefix) * f->kv_heads + kv) * f->dim;
 }

@@ -61,7 +61,8 @@ static double token_loss(bk_loss_kind kind, int64_t cols, const REAL *p, const R
 
 /* The loss; with g, its gradient times dloss is added there. */
 static double loss_all(bk_loss_kind kind, int64_t samples, int64_t tokens, int64_t cols, const REAL *pred, const REAL *target, double dloss,
-                       REAL *g) {
+                       REAL *g)
+{
     double rows = (double)(samples * tokens), share = kind == BK_LOSS_COSINE ? 1 / rows : 1 / (rows * (double)cols);
     double loss = kind == BK_LOSS_COSINE ? 1 : 0;
     for (int64_t s = 0; s < samples; s++) {

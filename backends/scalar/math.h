@@ -10,14 +10,16 @@
 #endif
 
 /* Rounds half to even. Adding and taking away 2^23 leaves no fraction bits; what is larger has none anyway. NaN stays NaN. */
-BK_SCALAR float bk_rne(float v) {
+BK_SCALAR float bk_rne(float v)
+{
     float magic = __builtin_fabsf(v) < 8388608.0f ? __builtin_copysignf(8388608.0f, v) : 0.0f;
     return (v + magic) - magic;
 }
 
 /* NaN stays NaN, so that a broken value is not hidden by a clamp. (Two questions about v, not one about the answer to the other: so
  * gcc turns both into vector selects.) */
-BK_SCALAR float bk_clamp(float v, float lo, float hi) {
+BK_SCALAR float bk_clamp(float v, float lo, float hi)
+{
     float r = v > hi ? hi : v;
     return v < lo ? lo : r;
 }
@@ -25,7 +27,8 @@ BK_SCALAR float bk_clamp(float v, float lo, float hi) {
 BK_SCALAR float bk_max(float a, float b) { return a > b ? a : b; }
 BK_SCALAR float bk_min(float a, float b) { return a < b ? a : b; }
 
-BK_SCALAR float bk_from_bits(uint32_t bits) {
+BK_SCALAR float bk_from_bits(uint32_t bits)
+{
     union {
         uint32_t u;
         float f;
@@ -33,7 +36,8 @@ BK_SCALAR float bk_from_bits(uint32_t bits) {
     return v.f;
 }
 
-BK_SCALAR uint32_t bk_to_bits(float f) {
+BK_SCALAR uint32_t bk_to_bits(float f)
+{
     union {
         float f;
         uint32_t u;
@@ -42,7 +46,8 @@ BK_SCALAR uint32_t bk_to_bits(float f) {
 }
 
 /* a where `yes` is 1, b where it is 0, by masks: a branch here would keep gcc from vectorizing */
-BK_SCALAR float bk_select(int yes, float a, float b) {
+BK_SCALAR float bk_select(int yes, float a, float b)
+{
     uint32_t mask = -(uint32_t)yes;
     return bk_from_bits((bk_to_bits(a) & mask) | (bk_to_bits(b) & ~mask));
 }
@@ -50,7 +55,8 @@ BK_SCALAR float bk_select(int yes, float a, float b) {
 /* e^x to less than 2 ulp (of the subnormal spacing where the result is subnormal); never infinite: from ln(FLT_MAX) on it is FLT_MAX, and
  * below -104.5 it is 0. x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial of degree 7 for e^r. Adding 1.5 2^23 rounds, and leaves n in
  * the low bits; 2^n is built in two halves, since n reaches 128 above and -151 in the subnormals. */
-BK_SCALAR float bk_exp(float x) {
+BK_SCALAR float bk_exp(float x)
+{
     float shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
     float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9841270e-4f;
@@ -67,7 +73,8 @@ BK_SCALAR float bk_exp(float x) {
 }
 
 /* 1 / (1 + e^-x) and its complement, both without cancellation or overflow for any finite x */
-BK_SCALAR void bk_sigmoid(float x, float *sigma, float *complement) {
+BK_SCALAR void bk_sigmoid(float x, float *sigma, float *complement)
+{
     float e = bk_exp(-__builtin_fabsf(x)), large = 1.0f / (1.0f + e), small = e * large;
     *sigma = bk_select(x < 0.0f, small, large);
     *complement = bk_select(x < 0.0f, large, small);

@@ -19,7 +19,8 @@ typedef struct bk_quant_grid {
     int straight; /* a range too small to quantize: gradients pass straight through */
 } bk_quant_grid;
 
-BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, int qmax) {
+BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, int qmax)
+{
     bk_quant_grid g = {0};
     float levels = (float)(qmax - qmin);
     int some = amax > 0.0f, learns = !(gamma <= 0.0f);
@@ -34,7 +35,8 @@ BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, in
     return g;
 }
 
-BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, float beta, int qmax) {
+BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, float beta, int qmax)
+{
     bk_quant_grid g = {0};
     float levels = (float)qmax, amax = bk_max(__builtin_fabsf(max), __builtin_fabsf(min)), range = max - min;
     int learns = !((double)gamma * max - (double)beta * min <= 0.0);
