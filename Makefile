@@ -124,7 +124,7 @@ model:
 	@scripts/setup.sh model
 	@scripts/model.sh
 
-## make check         layers, texts, scripts, an installed copy, a build by clang; FORMAT=1: clang-format too
+## make check         layers, texts, scripts, an installed copy, a build by clang
 check:
 	@scripts/setup.sh build test
 	@$(PARALLEL) all

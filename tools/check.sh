@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make check`: what compiling and testing with one compiler do not see. One line a check, a closing line, exit 1 if one failed.
-# FORMAT=1 adds clang-format. Checks whose tool is not installed are named and skipped.
+# Checks whose tool is not installed are named and skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -41,8 +41,5 @@ check_with shellcheck "scripts" shellcheck scripts/*.sh tools/*.sh .ci/run
 check "an installed copy" tools/check_install.sh
 # shellcheck disable=SC2086 # make is a command with options
 check_with clang "a build by clang" $make -j"${JOBS:-2}" CC=clang all test-build
-if [ "${FORMAT:-}" = 1 ]; then
-    check_with clang-format "format" bash -c 'git ls-files "*.c" "*.h" | xargs clang-format --dry-run --Werror'
-fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
