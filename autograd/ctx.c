@@ -120,11 +120,6 @@ void bk_ctx_record(bk_ctx *ctx, bool on)
     ctx->recording = on;
 }
 
-bool bk_ctx_recording(const bk_ctx *ctx)
-{
-    return ctx->recording;
-}
-
 size_t bk_step_mark(const bk_ctx *ctx)
 {
     return ctx->step.used;
@@ -147,15 +142,7 @@ static bk_tensor *header(bk_ctx *ctx, bk_dtype dtype, int ndim, const int64_t *d
         bk_fail(ctx->err, BK_ENOMEM, "no memory for a tensor header");
         return NULL;
     }
-    t->dtype = dtype;
-    t->ndim = ndim;
-    t->name = name;
-    int64_t n = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-        t->dim[i] = dim[i];
-        t->stride[i] = n;
-        n *= dim[i];
-    }
+    bk_tensor_init(t, dtype, ndim, dim, name);
     return t;
 }
 

@@ -65,17 +65,6 @@ void bk_params_free(bk_params *p)
     free(p);
 }
 
-static void shape(bk_tensor *t, bk_dtype dtype, int ndim, const int64_t *dim, const char *name)
-{
-    *t = (bk_tensor){.dtype = dtype, .ndim = ndim, .name = name};
-    int64_t n = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-        t->dim[i] = dim[i];
-        t->stride[i] = n;
-        n *= dim[i];
-    }
-}
-
 bk_tensor *bk_params_add(bk_params *p, const char *name, int group, bool positive, int ndim, const int64_t *dim)
 {
     param **grown = realloc(p->at, ((size_t)p->count + 1) * sizeof *grown);
@@ -88,9 +77,9 @@ bk_tensor *bk_params_add(bk_params *p, const char *name, int group, bool positiv
     }
     q->group = group;
     q->positive = positive;
-    shape(&q->value, p->be->dtype, ndim, dim, q->name);
-    shape(&q->grad, p->be->dtype, ndim, dim, q->name);
-    shape(&q->floor, p->be->dtype, ndim, dim, q->name);
+    bk_tensor_init(&q->value, p->be->dtype, ndim, dim, q->name);
+    bk_tensor_init(&q->grad, p->be->dtype, ndim, dim, q->name);
+    bk_tensor_init(&q->floor, p->be->dtype, ndim, dim, q->name);
     p->at[p->count++] = q;
     return &q->value;
 }

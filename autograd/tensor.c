@@ -44,21 +44,24 @@ const char *bk_shape_str(const bk_tensor *t, char *buf)
     return buf;
 }
 
-bk_status bk_tensor_create(const bk_backend *be, bk_dtype dtype, int ndim, const int64_t *dim, const char *name, bk_tensor **out,
-                           bk_error *err)
+void bk_tensor_init(bk_tensor *t, bk_dtype dtype, int ndim, const int64_t *dim, const char *name)
 {
-    bk_tensor *t = calloc(1, sizeof *t);
-    if (!t) return bk_fail(err, BK_ENOMEM, "%s: no memory for a tensor header", name);
-    t->dtype = dtype;
-    t->ndim = ndim;
-    t->name = name;
+    *t = (bk_tensor){.dtype = dtype, .ndim = ndim, .name = name};
     int64_t n = 1;
     for (int i = ndim - 1; i >= 0; i--) {
         t->dim[i] = dim[i];
         t->stride[i] = n;
         n *= dim[i];
     }
-    size_t bytes = (size_t)n * bk_dtype_size(dtype);
+}
+
+bk_status bk_tensor_create(const bk_backend *be, bk_dtype dtype, int ndim, const int64_t *dim, const char *name, bk_tensor **out,
+                           bk_error *err)
+{
+    bk_tensor *t = calloc(1, sizeof *t);
+    if (!t) return bk_fail(err, BK_ENOMEM, "%s: no memory for a tensor header", name);
+    bk_tensor_init(t, dtype, ndim, dim, name);
+    size_t bytes = (size_t)bk_numel(t) * bk_dtype_size(dtype);
     bk_status st = bytes ? be->alloc(bytes, &t->data) : BK_OK;
     if (st) {
         free(t);

@@ -38,6 +38,9 @@ bool bk_same_shape(const bk_tensor *a, const bk_tensor *b);
 /* "[2,8,64]" into buf (at least 80 bytes); returns buf. */
 const char *bk_shape_str(const bk_tensor *t, char *buf);
 
+/* Fills in the header of a contiguous tensor without data. */
+void bk_tensor_init(bk_tensor *t, bk_dtype dtype, int ndim, const int64_t *dim, const char *name);
+
 /* Standalone tensors: constants and parameters that outlive a step. Data zeroed. `real` tensors take the backend's real type. */
 bk_status bk_tensor_create(const bk_backend *be, bk_dtype dtype, int ndim, const int64_t *dim, const char *name, bk_tensor **out,
                            bk_error *err) BK_MUST_USE;
@@ -67,7 +70,6 @@ size_t bk_ctx_bytes(const bk_ctx *ctx);               /* step + scratch, as meas
 void bk_step_begin(bk_ctx *ctx);
 /* Records what follows for backward, or not (default: not). */
 void bk_ctx_record(bk_ctx *ctx, bool on);
-bool bk_ctx_recording(const bk_ctx *ctx);
 /* Memory of intermediate results that nothing outlives: mark, compute, release. Only while not recording. */
 size_t bk_step_mark(const bk_ctx *ctx);
 void bk_step_release(bk_ctx *ctx, size_t mark);

@@ -227,12 +227,6 @@ bk_status bk_hadamard_apply(const bk_hadamard_plan *p, const int8_t *s, float *x
     return transform_float(p, false, s, x, count, vector_stride, element_stride, err);
 }
 
-bk_status bk_hadamard_invert(const bk_hadamard_plan *p, const int8_t *s, float *x, int64_t count, int64_t vector_stride,
-                             int64_t element_stride, bk_error *err)
-{
-    return transform_float(p, true, s, x, count, vector_stride, element_stride, err);
-}
-
 bk_status bk_hadamard_apply_f64(const bk_hadamard_plan *p, const int8_t *s, double *x, int64_t count, int64_t vector_stride,
                                 int64_t element_stride, bk_error *err)
 {

@@ -36,8 +36,6 @@ void bk_hadamard_free(bk_hadamard_plan *p);
  * s: n signs +-1, or NULL for all +1. */
 bk_status bk_hadamard_apply(const bk_hadamard_plan *p, const int8_t *s, float *x, int64_t count, int64_t vector_stride,
                             int64_t element_stride, bk_error *err) BK_MUST_USE;
-bk_status bk_hadamard_invert(const bk_hadamard_plan *p, const int8_t *s, float *x, int64_t count, int64_t vector_stride,
-                             int64_t element_stride, bk_error *err) BK_MUST_USE;
 bk_status bk_hadamard_apply_f64(const bk_hadamard_plan *p, const int8_t *s, double *x, int64_t count, int64_t vector_stride,
                                 int64_t element_stride, bk_error *err) BK_MUST_USE;
 bk_status bk_hadamard_invert_f64(const bk_hadamard_plan *p, const int8_t *s, double *x, int64_t count, int64_t vector_stride,
