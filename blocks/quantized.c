@@ -377,7 +377,8 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     const bk_json *ids = bk_json_get(bk_json_get(bk_model_json(q->m), "quantization_config"), "prefix_ids");
     bk_prefix *p = &q->prefix;
     *p = (bk_prefix){.n = (int64_t)bk_json_size(ids), .layers = c->layers, .kv_heads = c->kv_heads, .head_dim = c->head_dim};
-    if (p->n > c->max_positions) return bk_fail(err, BK_EFORMAT, "%s/config.json: %lld prefix ids", q->path, (long long)p->n);
+    /* the sizes of a config keep the other three below 2^40: their product with n stays within 63 bits */
+    if (p->n > c->max_positions || p->n > 1 << 20) return bk_fail(err, BK_EFORMAT, "%s/config.json: %lld prefix ids", q->path, (long long)p->n);
     int64_t count = p->layers * p->kv_heads * p->n * p->head_dim;
     p->ids = malloc((size_t)(p->n + 1) * sizeof *p->ids);
     p->k = malloc((size_t)(count + 1) * sizeof *p->k);
