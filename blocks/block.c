@@ -15,17 +15,15 @@ bk_site_id bk_linear_input(bk_linear_id id)
     return input_site[id];
 }
 
+static const enum { HIDDEN, QUERIES, CACHE, INTER } site_width[BK_SITE_COUNT] = {
+    [BK_SITE_O_IN] = QUERIES, [BK_SITE_QUERY] = QUERIES, [BK_SITE_KEY] = CACHE, [BK_SITE_VALUE] = CACHE,
+    [BK_SITE_DOWN_IN] = INTER, [BK_SITE_DOWN_RAW] = INTER,
+};
+
 int64_t bk_site_width(const bk_config *c, bk_site_id site)
 {
-    switch (site) {
-    case BK_SITE_O_IN:
-    case BK_SITE_QUERY: return c->heads * c->head_dim;
-    case BK_SITE_KEY:
-    case BK_SITE_VALUE: return c->kv_heads * c->head_dim;
-    case BK_SITE_DOWN_IN:
-    case BK_SITE_DOWN_RAW: return c->inter;
-    default: return c->hidden;
-    }
+    const int64_t width[] = {[HIDDEN] = c->hidden, [QUERIES] = c->heads * c->head_dim, [CACHE] = c->kv_heads * c->head_dim, [INTER] = c->inter};
+    return width[site_width[site]];
 }
 
 bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t positions, bk_tensor **out, bk_error *err)
@@ -260,18 +258,17 @@ bk_tensor *bk_block_forward(bk_ctx *ctx, bk_block *b, bk_tensor *x)
     return bk_block_forward_values(ctx, b, x, &v);
 }
 
+static bk_tensor *(*const pass_from[BK_SITE_COUNT])(bk_ctx *ctx, bk_block *b, bk_block_values *v) = {
+    [BK_SITE_ATTN_IN] = from_attn_in, [BK_SITE_KEY] = from_cache,      [BK_SITE_VALUE] = from_cache,
+    [BK_SITE_O_IN] = from_o_in,       [BK_SITE_MLP_IN] = from_mlp_in, [BK_SITE_DOWN_IN] = from_down_in,
+};
+
 bk_tensor *bk_block_resume(bk_ctx *ctx, bk_block *b, const bk_block_values *values, bk_site_id from)
 {
     bk_block_values v = *values;
-    switch (from) {
-    case BK_SITE_ATTN_IN: return from_attn_in(ctx, b, &v);
-    case BK_SITE_KEY:
-    case BK_SITE_VALUE: return from_cache(ctx, b, &v);
-    case BK_SITE_O_IN: return from_o_in(ctx, b, &v);
-    case BK_SITE_MLP_IN: return from_mlp_in(ctx, b, &v);
-    case BK_SITE_DOWN_IN: return from_down_in(ctx, b, &v);
-    default: bk_fail(bk_ctx_error(ctx), BK_EINVAL, "a pass cannot begin at site %s", bk_site_name[from]); return NULL;
-    }
+    if (pass_from[from]) return pass_from[from](ctx, b, &v);
+    bk_fail(bk_ctx_error(ctx), BK_EINVAL, "a pass cannot begin at site %s", bk_site_name[from]);
+    return NULL;
 }
 
 bk_status bk_block_harden(bk_ctx *ctx, bk_block *b)

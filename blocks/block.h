@@ -62,7 +62,7 @@ typedef struct bk_block_options {
 /* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, and when prefix and tokens go beyond the model's positions. */
 bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt, bk_error *err) BK_MUST_USE;
 void bk_block_free(bk_block *b);
-/* Bytes that bk_block_create will allocate for these options. */
+/* Bytes that bk_block_create will allocate for these options, without what is small: norms, biases, quantizer parameters. */
 size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block_options *opt);
 
 bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err) BK_MUST_USE;
