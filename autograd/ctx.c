@@ -290,7 +290,8 @@ static bk_status ensure_grad(bk_ctx *ctx, bk_tensor *t)
 
 static bk_status seed(bk_ctx *ctx, bk_tensor *y, const bk_tensor *dy)
 {
-    if (!dy && bk_numel(y) != 1) return bk_fail(ctx->err, BK_ESHAPE, "backward: the result has %lld elements; give a cotangent", (long long)bk_numel(y));
+    if (!dy && bk_numel(y) != 1)
+        return bk_fail(ctx->err, BK_ESHAPE, "backward: the result has %lld elements; give a cotangent", (long long)bk_numel(y));
     if (dy && !bk_same_shape(y, dy)) return bk_fail(ctx->err, BK_ESHAPE, "backward: the cotangent has another shape than the result");
     BK_TRY(ensure_grad(ctx, y));
     if (!dy) return bk_k_fill(ctx, &(bk_fill_args){.n = 1, .value = 1, .x = y->grad->data});

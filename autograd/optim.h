@@ -13,8 +13,8 @@ typedef struct bk_params bk_params;
 bk_params *bk_params_new(const bk_backend *be, bk_error *err);
 void bk_params_free(bk_params *p);                             /* and all its tensors */
 
-/* Declares a parameter of learning-rate group 0 .. BK_MAX_GROUPS-1; it has memory after the commit. `positive`: an update that pushes an element below 1e-3 of
- * its initial value (bk_params_start) is projected back and counted (decision 4). name is copied. NULL: error in err. */
+/* Declares a parameter of learning-rate group 0 .. BK_MAX_GROUPS-1; it has memory after the commit. `positive`: an update that pushes an
+ * element below 1e-3 of its initial value (bk_params_start) is projected back and counted (decision 4). name is copied. NULL: error in err. */
 bk_tensor *bk_params_add(bk_params *p, const char *name, int group, bool positive, int ndim, const int64_t *dim);
 /* Allocates values and, when trained, gradients, moments and the best copy; then all tensors require gradients. Zeroed. */
 bk_status bk_params_commit(bk_params *p, bool trained) BK_MUST_USE;

@@ -132,7 +132,8 @@ typedef struct bk_embedding_bwd_args {
 } bk_embedding_bwd_args;
 
 /* y = M x (or M^T x) for rows of length n = blocks * base * pow2, M = blockdiag of (H_base (x) Sylvester_pow2) / sqrt(base * pow2):
- * view a block as [base, pow2], butterflies on each row of pow2, then H_base across the rows, then the scale. h: base x base, +-1, real type, NULL if base = 1. */
+ * view a block as [base, pow2], butterflies on each row of pow2, then H_base across the rows, then the scale. h: base x base, +-1, real
+ * type, NULL if base = 1. */
 typedef struct bk_hadamard_args {
     int64_t rows, base, pow2, blocks;
     const void *x, *h;
@@ -198,8 +199,8 @@ typedef struct bk_fakequant_bwd_args {
 /* Fake-quantization with ranges of each (row, group): decisions 3, 5, 22. gamma[1], beta[1] (NULL = 1).
  * symmetric: m = max|x|, Q = qmax - qmin, s = 2 gamma m / Q, codes from (x / m) * (Q / (2 gamma)), y = c s; zero row: y = 0.
  * asymmetric (qmin = 0): s = (gamma max - beta min) / qmax, z = -rne(beta min / s) unbounded, c = clamp(rne(x/s) + z, 0, qmax), y = (c - z) s;
- * max - min < 1e-5 max|x| (or = 0): s = max|x| (1 if 0), z = -rne(min/s), which reconstructs the group to 1e-5, dx += dy; gamma max - beta min <= 0, or a symmetric gamma <= 0:
- * the factors count as 1.
+ * max - min < 1e-5 max|x| (or = 0): s = max|x| (1 if 0), z = -rne(min/s), which reconstructs the group to 1e-5, dx += dy;
+ * gamma max - beta min <= 0, or a symmetric gamma <= 0: the factors count as 1.
  * step, zero [rows * cols/group] (may be NULL) get s and z. */
 typedef struct bk_dynquant_fwd_args {
     int64_t rows, cols, group;
@@ -246,7 +247,8 @@ typedef struct bk_rowdot_args {
     double *out;
 } bk_rowdot_args;
 
-/* AdamW step t = 1, 2, ... (decoupled weight decay): p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr/(1-b1^t) m / (sqrt(v/(1-b2^t)) + eps) */
+/* AdamW step t = 1, 2, ... (decoupled weight decay): p *= 1 - lr wd; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+ * p -= lr/(1-b1^t) m / (sqrt(v/(1-b2^t)) + eps) */
 typedef struct bk_adamw_args {
     int64_t n, t;
     double lr, beta1, beta2, eps, wd;

@@ -105,8 +105,9 @@ static bk_status check_finite(initializer *in, const bk_tensor *y)
     BK_TRY(bk_k_finite(in->ctx, &(bk_finite_args){.n = bk_numel(y), .x = y->data, .first = in->numbers->data}));
     if (!bk_ctx_measuring(in->ctx)) BK_TRY(bk_read_f64(in->b->be, in->numbers, 0, &first, 1, in->err));
     if (first < 0) return BK_OK;
-    return bk_fail(in->err, BK_ENUMERIC, "on the calibration samples the full-precision block gives NaN or Inf at token %lld of a batch, channel %lld",
-                   (long long)first / bk_last_dim(y), (long long)first % bk_last_dim(y));
+    int64_t at = (int64_t)first, width = bk_last_dim(y);
+    return bk_fail(in->err, BK_ENUMERIC, "on the calibration samples the full-precision block gives NaN or Inf at token %lld of a batch, "
+                   "channel %lld", (long long)(at / width), (long long)(at % width));
 }
 
 static bk_status measure_batch(initializer *in, bk_tensor *x)

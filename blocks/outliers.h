@@ -37,7 +37,8 @@ typedef struct bk_prefix_choice {
     int64_t n;            /* the prefix: the first min(o, n_ranked) ids, then bos */
 } bk_prefix_choice;
 
-/* bos < 0: no token is put last. rare_fraction: a lone id seen in fewer than this share of the sequences is dropped (0.1 as published). Sorts o->at. */
+/* bos < 0: no token is put last. rare_fraction: a lone id seen in fewer than this share of the sequences is dropped (0.1 as published).
+ * Sorts o->at. */
 bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk_prefix_choice *out, bk_error *err) BK_MUST_USE;
 void bk_prefix_choice_free(bk_prefix_choice *c);
 

@@ -19,7 +19,8 @@ static bk_status each(const bk_block *b, int64_t layer, bk_store *s, bool write,
         float *buf = malloc((size_t)n * sizeof *buf);
         bk_status st = buf ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for %s", t->name);
         if (!st && write) st = bk_read(b->be, t, 0, buf, n, err);
-        if (!st) st = write ? bk_store_put(s, path, BK_STORE_F32, t->ndim, t->dim, buf, err) : bk_store_get(s, path, BK_STORE_F32, t->ndim, t->dim, buf, err);
+        if (!st) st = write ? bk_store_put(s, path, BK_STORE_F32, t->ndim, t->dim, buf, err)
+                            : bk_store_get(s, path, BK_STORE_F32, t->ndim, t->dim, buf, err);
         if (!st && !write) st = bk_write(b->be, t, 0, buf, n, err);
         free(buf);
         BK_TRY(st);

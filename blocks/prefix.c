@@ -138,9 +138,11 @@ static bk_status read_prefix(bk_prefix *p, bk_store *s, const char *path, const 
     bk_dset_info key;
     const bk_store_meta *meta = bk_store_meta_of(s);
     if (rotation && (!meta->config || strcmp(meta->config, rotation)))
-        return bk_fail(err, BK_EINVAL, "%s belongs to another rotation (%s) than this run (%s)", path, meta->config ? meta->config : "unknown", rotation);
+        return bk_fail(err, BK_EINVAL, "%s belongs to another rotation (%s) than this run (%s)", path,
+                       meta->config ? meta->config : "unknown", rotation);
     BK_TRY(bk_store_info(s, "/prefix/key", &key, err));
-    if (key.rank != 4) return bk_fail(err, BK_EFORMAT, "%s: /prefix/key has %d dimensions, want [layers, kv_heads, tokens, head_dim]", path, key.rank);
+    if (key.rank != 4)
+        return bk_fail(err, BK_EFORMAT, "%s: /prefix/key has %d dimensions, want [layers, kv_heads, tokens, head_dim]", path, key.rank);
     *p = (bk_prefix){.layers = key.dim[0], .kv_heads = key.dim[1], .n = key.dim[2], .head_dim = key.dim[3]};
     BK_TRY(prefix_alloc(p, err));
     BK_TRY(bk_store_get(s, "/prefix/ids", BK_STORE_I32, 1, &p->n, p->ids, err));

@@ -20,7 +20,8 @@ const float *bk_prefix_k(const bk_prefix *p, int64_t layer);
 const float *bk_prefix_v(const bk_prefix *p, int64_t layer);
 
 /* rotation: text that names the rotation the keys belong to (stored, and compared when loading; NULL skips the comparison). */
-bk_status bk_prefix_save(const bk_prefix *p, const char *path, const char *model, const char *model_sha256, const char *rotation, bk_error *err) BK_MUST_USE;
+bk_status bk_prefix_save(const bk_prefix *p, const char *path, const char *model, const char *model_sha256, const char *rotation,
+                         bk_error *err) BK_MUST_USE;
 bk_status bk_prefix_load(bk_prefix *p, const char *path, const char *rotation, bk_error *err) BK_MUST_USE;
 
 #endif

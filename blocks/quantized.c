@@ -62,7 +62,8 @@ static bk_status declare(shard *s)
     bk_block *b = s->b;
     for (int i = 0; i < BK_W_COUNT; i++) {
         bool codes = has_codes(b, i);
-        BK_TRY(bk_st_writer_declare(s->w, layer_name(s, linear_hf[i], codes ? ".codes" : ".weight"), codes ? BK_ST_U8 : BK_ST_F32, 2, b->w[i]->dim, s->err));
+        const char *name = layer_name(s, linear_hf[i], codes ? ".codes" : ".weight");
+        BK_TRY(bk_st_writer_declare(s->w, name, codes ? BK_ST_U8 : BK_ST_F32, 2, b->w[i]->dim, s->err));
         if (b->b[i]) BK_TRY(bk_st_writer_declare(s->w, layer_name(s, linear_hf[i], ".bias"), BK_ST_F32, 1, b->b[i]->dim, s->err));
     }
     for (int i = 0; i < BK_NORM_COUNT; i++)
@@ -333,7 +334,8 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     const bk_config *c = bk_model_config(q->m);
     const bk_json *j = bk_json_get(bk_model_json(q->m), "quantization_config");
     int64_t version = bk_json_int(bk_json_get(j, "version"), 0);
-    if (version != VERSION) return bk_fail(err, BK_EUNSUP, "%s: a quantized model of version %lld, this brick reads %d", path, (long long)version, VERSION);
+    if (version != VERSION)
+        return bk_fail(err, BK_EUNSUP, "%s: a quantized model of version %lld, this brick reads %d", path, (long long)version, VERSION);
     BK_TRY(spec_from_json(bk_json_get(j, "weight"), path, "weight", &q->quant.weight, err));
     BK_TRY(spec_from_json(bk_json_get(j, "activation"), path, "activation", &q->quant.activation, err));
     BK_TRY(spec_from_json(bk_json_get(j, "key"), path, "key", &q->quant.key, err));
@@ -346,7 +348,9 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     if (bk_json_bool(bk_json_get(j, "online_r4"), false)) BK_TRY(bk_hadamard_create(c->inter, &q->r4, err));
     const bk_json *skip = bk_json_get(j, "skip_sites");
     if (bk_json_size(skip) == 0) return BK_OK;
-    if ((int64_t)bk_json_size(skip) != c->layers) return bk_fail(err, BK_EFORMAT, "%s/config.json: skip_sites has %zu entries, the model %lld blocks", path, bk_json_size(skip), (long long)c->layers);
+    if ((int64_t)bk_json_size(skip) != c->layers)
+        return bk_fail(err, BK_EFORMAT, "%s/config.json: skip_sites has %zu entries, the model %lld blocks", path, bk_json_size(skip),
+                       (long long)c->layers);
     if (!(q->skip_sites = calloc((size_t)c->layers, sizeof *q->skip_sites))) return bk_fail(err, BK_ENOMEM, "no memory");
     for (int64_t l = 0; l < c->layers; l++) q->skip_sites[l] = (unsigned)bk_json_int(bk_json_at(skip, (size_t)l), 0);
     return BK_OK;

@@ -1,8 +1,8 @@
 /* A quantized model on disk, a Hugging Face folder of its own kind (quant_method "brick"): integer codes (u8), steps and zero points (f32), norms,
  * embeddings and head (f32), prefix keys and values (f32), and in config.json which quantizers stand where and which transforms run online.
  *
- * Tensors of layer N: model.layers.N.<linear>.codes (code - qmin) or .weight (f32, not quantized), .bias, <norm>.weight, and model.layers.N.quant.<parameter>
- * ("w_q.step", "key.step", "value.gamma" ...). One shard per layer, one for the rest. Reading gives back the hardened weights to the bit. */
+ * Tensors of layer N: model.layers.N.<linear>.codes (code - qmin) or .weight (f32, not quantized), .bias, <norm>.weight, and
+ * model.layers.N.quant.<parameter> ("w_q.step", "key.step", "value.gamma" ...). One shard per layer, one for the rest. Reading gives back the hardened weights to the bit. */
 #ifndef BK_QUANTIZED_H
 #define BK_QUANTIZED_H
 
@@ -25,7 +25,8 @@ bool bk_quantized_has_block(const char *dir, int64_t layer, int64_t layers);
  * weight: how they were quantized. */
 bk_status bk_quantized_read_block(bk_block *b, int64_t layer, const char *dir, const bk_qspec *weight, bk_error *err) BK_MUST_USE;
 /* Writes the last shard, index and config.json, when all layers are there. The tokenizer is the caller's (bk_tokenizer_save). */
-bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, const bk_quantized_info *info, const char *dir, bk_error *err) BK_MUST_USE;
+bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, const bk_quantized_info *info, const char *dir,
+                              bk_error *err) BK_MUST_USE;
 
 /* An open one. */
 typedef struct bk_quantized bk_quantized;

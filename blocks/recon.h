@@ -1,4 +1,5 @@
-/* Block reconstruction: a block's weights and quantizer parameters are trained so that, on the quantized stream, it gives what its full-precision twin gives.
+/* Block reconstruction: a block's weights and quantizer parameters are trained so that, on the quantized stream, it gives what its
+ * full-precision twin gives.
  * Source: PrefixQuant (arXiv 2410.05265), sec. 5 and its code; EfficientQAT (arXiv 2407.11062), block phase; decisions 14 to 16. */
 #ifndef BK_RECON_H
 #define BK_RECON_H
@@ -44,7 +45,8 @@ typedef struct bk_train_hooks {
     const bk_watch *watch; /* steps done of all steps */
 } bk_train_hooks;
 
-/* input: the block's inputs on the quantized stream; target: what to reproduce, as many samples; target2 (NULL or a second target, mean of both losses).
+/* input: the block's inputs on the quantized stream; target: what to reproduce, as many samples; target2: NULL, or a second target (the mean
+ * of both losses counts).
  * The block was created with `trained`, is initialised, and its quantizers are on. BK_ENUMERIC only when strict. */
 bk_status bk_block_train(bk_block *b, bk_dset *input, bk_dset *target, bk_dset *target2, const bk_train_options *opt,
                          const bk_train_hooks *hooks, bk_train_report *report, bk_error *err) BK_MUST_USE;

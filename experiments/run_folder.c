@@ -85,7 +85,8 @@ static bk_status compare_manifest(const bk_run *r, const char *path, bk_error *e
         if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here", r->dir, top[i], a, b);
     }
     for (size_t i = 0; !st && i < sizeof data / sizeof data[0]; i++) {
-        const char *a = bk_json_str(bk_json_get(bk_json_get(old, data[i]), "sha256"), ""), *b = bk_json_str(bk_json_get(bk_json_get(now, data[i]), "sha256"), "");
+        const char *a = bk_json_str(bk_json_get(bk_json_get(old, data[i]), "sha256"), "");
+        const char *b = bk_json_str(bk_json_get(bk_json_get(now, data[i]), "sha256"), "");
         if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed", r->dir, data[i]);
     }
     bk_json_free(old);

@@ -1,6 +1,6 @@
-/* Training of a run, block after block. Between blocks stand three things: the block's shard in model/, checkpoint.h5 with what became of the blocks so far, and
- * targets/NNN.h5 with the next block's inputs on both streams and its target. Each is complete or absent, and is written in this order, so a run that was
- * killed anywhere goes on where the checkpoint says, with the same bytes. */
+/* Training of a run, block after block. Between blocks stand three things: the block's shard in model/, checkpoint.h5 with what became of the
+ * blocks so far, and targets/NNN.h5 with the next block's inputs on both streams and its target. Each is complete or absent, and is written in
+ * this order, so a run that was killed anywhere goes on where the checkpoint says, with the same bytes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

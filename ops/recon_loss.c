@@ -9,7 +9,8 @@ static bk_status infer(bk_node *n)
 {
     const bk_tensor *p = n->in[0], *t = n->in[1];
     char sp[80], st[80];
-    if (!bk_same_shape(p, t) || p->ndim != 3) return bk_op_fail(n, BK_ESHAPE, "prediction is %s, target is %s; want both [N,T,C]", bk_shape_str(p, sp), bk_shape_str(t, st));
+    if (!bk_same_shape(p, t) || p->ndim != 3)
+        return bk_op_fail(n, BK_ESHAPE, "prediction is %s, target is %s; want both [N,T,C]", bk_shape_str(p, sp), bk_shape_str(t, st));
     if ((unsigned)((const attr *)n->attr)->kind >= BK_LOSS_COUNT) return bk_op_fail(n, BK_EINVAL, "there is no such loss");
     bk_op_out(n, 0, 1, (int64_t[]){1});
     return BK_OK;

@@ -1,5 +1,6 @@
 /* Uniform quantizer of weights: a step (and zero point) per output channel or per group of inputs, trained together with the weights.
- * q = clamp(rne(w / s) + z, qmin, qmax), w' = (q - z) s.  Sources: PrefixQuant (arXiv 2410.05265) eq. 1-2; EfficientQAT (arXiv 2407.11062), block phase. */
+ * q = clamp(rne(w / s) + z, qmin, qmax), w' = (q - z) s.
+ * Sources: PrefixQuant (arXiv 2410.05265) eq. 1-2; EfficientQAT (arXiv 2407.11062), block phase. */
 #include "autograd/op.h"
 #include "quant/steps.h"
 

@@ -1,7 +1,8 @@
 /* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def.
  *
- * Life of an instance: setup (shapes checked, nothing allocated) -> params (learnables declared) -> the driver commits them -> init (min-max values) ->
- * factors (grid search) -> apply (records fake-quant nodes, every forward) -> codes (integers for export). The driver owns updates, checkpoints, resume and search. */
+ * Life of an instance: setup (shapes checked, nothing allocated) -> params (learnables declared) -> the driver commits them ->
+ * init (min-max values) -> factors (grid search) -> apply (records fake-quant nodes, every forward) -> codes (integers for export).
+ * The driver owns updates, checkpoints, resume and search. */
 #ifndef BK_QUANTIZER_H
 #define BK_QUANTIZER_H
 
@@ -28,7 +29,8 @@ typedef struct bk_qspec {
     int64_t group;      /* for BK_PER_GROUP */
 } bk_qspec;
 
-/* What is quantized. Weights: [rows, cols] = [out, in]. Activations: rows = 0, any number of tokens of `cols` values; heads of head_dim at K and V (0 elsewhere). */
+/* What is quantized. Weights: [rows, cols] = [out, in]. Activations: rows = 0, any number of tokens of `cols` values; heads of head_dim at
+ * K and V (0 elsewhere). */
 typedef struct bk_qshape {
     int64_t rows, cols, head_dim;
     const char *name; /* "q", "down_in": for messages and parameter names */
