@@ -14,11 +14,17 @@ static uint64_t draw_seed(const bk_run *r, int purpose)
     return (uint64_t)r->cfg.seed * DRAWS + (uint64_t)purpose;
 }
 
-static void report(const char *what, const bk_samples *s, int64_t asked)
+/* Says what was drawn; fewer than asked is an error when strict (decisions 15, 18). */
+static bk_status report(const bk_run *r, const char *path, const char *what, const bk_samples *s, int64_t asked, bool prefixed, bk_error *err)
 {
     const bk_ledger *l = &s->ledger;
+    if (l->bos_inside && !r->policy.strip_bos && prefixed)
+        bk_log(BK_LOG_WARN, "%s: %lld BOS tokens stand in the text behind a prefix that ends with one; strip_bos: true removes them", path,
+               (long long)l->bos_inside);
     bk_log(s->n < asked ? BK_LOG_WARN : BK_LOG_INFO, "%-11s %lld of %lld samples of %lld tokens (text: %lld documents, %lld tokens)", what,
            (long long)s->n, (long long)asked, (long long)s->seqlen, (long long)l->documents, (long long)l->tokens);
+    if (s->n >= asked || !r->cfg.strict) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s: %lld of %lld samples (strict)", what, (long long)s->n, (long long)asked);
 }
 
 bk_status bk_run_check_lengths(const bk_run *r, int64_t prefix, bk_error *err)
@@ -51,13 +57,8 @@ static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seq
     bk_status st = bk_lab_text(&r->lab, path, &r->policy, prefixed, &text, err);
     if (!st) st = bk_samples_draw(&text, seqlen, n, skip, draw_seed(r, purpose), out, err);
     if (st) bk_error_prefix(err, "%s samples of %s", what, path);
-    if (!st && text.ledger.bos_inside && !r->policy.strip_bos && prefixed)
-        bk_log(BK_LOG_WARN, "%s: %lld BOS tokens stand in the text behind a prefix that ends with one; strip_bos: true removes them", path,
-               (long long)text.ledger.bos_inside);
     bk_text_free(&text);
-    if (!st) report(what, out, n);
-    if (!st && out->n < n && r->cfg.strict) return bk_fail(err, BK_EINVAL, "%s: %lld of %lld samples (strict)", what, (long long)out->n, (long long)n);
-    return st;
+    return st ? st : report(r, path, what, out, n, prefixed, err);
 }
 
 /* Training and validation are one draw: the first n_train samples, then the validation ones, so they are disjoint. */
@@ -91,8 +92,7 @@ static bk_status load_evaluation(bk_run *r, bool prefixed, bk_error *err)
     if (!st) st = bk_samples_windows(&text, d->seqlen, d->samples, &r->evaluation, err);
     if (st) bk_error_prefix(err, "evaluation windows of %s", d->text);
     bk_text_free(&text);
-    if (!st) report("evaluation", &r->evaluation, d->samples < 0 ? r->evaluation.n : d->samples);
-    return st;
+    return st ? st : report(r, d->text, "evaluation", &r->evaluation, d->samples < 0 ? r->evaluation.n : d->samples, prefixed, err);
 }
 
 bk_status bk_run_load_data(bk_run *r, bk_error *err)
