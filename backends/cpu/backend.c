@@ -85,5 +85,7 @@ const bk_backend *bk_backend_cpu(void)
 #undef BK_SLOT
         },
     };
+    /* Its own threads, other than those of OpenMP, would not see that they are called from a parallel loop, and split sums by their number. */
+    if (openblas_get_parallel() == OPENBLAS_THREAD) openblas_set_num_threads(1);
     return &cpu;
 }
