@@ -98,7 +98,7 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
     BK_TRY(need_text(c, uses_detection(c), &c->data.detection, "data.detection.text", err));
     BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
-    BK_TRY(need_text(c, c->evaluate != 0, &c->data.evaluation, "data.evaluation.text", err));
+    BK_TRY(need_text(c, true, &c->data.evaluation, "data.evaluation.text", err));
     BK_TRY(check_quant(c, "weight", &c->quant.weight, err));
     BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
@@ -119,7 +119,7 @@ bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const c
         {uses_detection(c), "data.detection.text", c->data.detection.text},
         {uses_calibration(c), "data.calibration.text", c->data.calibration.text},
         {uses_training(c), "data.training.text", c->data.training.text},
-        {c->evaluate != 0, "data.evaluation.text", c->data.evaluation.text},
+        {true, "data.evaluation.text", c->data.evaluation.text},
     };
     for (size_t k = 0; k < sizeof files / sizeof files[0]; k++) {
         if (!files[k].used || !files[k].path[0] || i-- > 0) continue;

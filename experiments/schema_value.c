@@ -168,7 +168,7 @@ static bk_status set_name(const target *t, const bk_node *v)
     int unused;
     BK_TRY(text_of(t, v, word, sizeof word));
     BK_TRY(choice(t, v, word, &unused));
-    snprintf(t->field, BK_NAME_SIZE, "%s", word);
+    snprintf(t->field, BK_NAME_SIZE, "%.*s", BK_NAME_SIZE - 1, word);
     return BK_OK;
 }
 
