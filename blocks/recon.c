@@ -300,8 +300,9 @@ static bk_status prepare(trainer *t, bk_dset *const *dset, int n)
     t->order = malloc((size_t)(t->samples + t->opt->n_val) * sizeof *t->order);
     if (!t->order) return bk_fail(t->err, BK_ENOMEM, "no memory for the order of samples");
     for (int64_t i = 0; i < t->opt->n_val; i++) t->order[t->samples + i] = t->samples + i;
-    BK_TRY(bk_prefetch_new(&t->prefetch, dset, n, t->opt->batch, t->err));
-    BK_TRY(measure(t, t->opt->batch));
+    int64_t most = t->samples > t->opt->n_val ? t->samples : t->opt->n_val, batch = t->opt->batch < most ? t->opt->batch : most;
+    BK_TRY(bk_prefetch_new(&t->prefetch, dset, n, batch, t->err));
+    BK_TRY(measure(t, batch));
     return bk_ctx_commit(t->ctx);
 }
 
