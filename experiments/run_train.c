@@ -245,6 +245,9 @@ static bk_status read_checkpoint(bk_run *r, int64_t *next, bk_error *err)
     if (!bk_exists(path)) return BK_OK;
     double *v = malloc((size_t)layers * sizeof *v);
     bk_status st = v ? bk_store_open(&s, path, "brick.checkpoint", err) : bk_fail(err, BK_ENOMEM, "no memory");
+    const bk_store_meta *meta = st ? NULL : bk_store_meta_of(s);
+    if (meta && (!meta->model_sha256 || strcmp(meta->model_sha256, r->model_sha) || meta->seed != r->cfg.seed || meta->prefix_len != r->prefix.n))
+        st = bk_fail(err, BK_EFORMAT, "%s belongs to another model, seed or prefix than this run", path);
     if (!st) st = bk_store_get_int(s, "/", "next_block", next, err);
     if (!st && (*next < 0 || *next > layers)) st = bk_fail(err, BK_EFORMAT, "%s: next block %lld of %lld", path, (long long)*next, (long long)layers);
     for (int k = 0; !st && k < N_RESULTS; k++) {
