@@ -80,6 +80,7 @@ bk_status bk_error_prefix(bk_error *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(head, sizeof head, fmt, ap);
     va_end(ap);
+    if (!err->code) return bk_fail(err, BK_EUNSUP, "%s: failed without a message", head);
     memcpy(tail, err->msg, sizeof tail);
     snprintf(err->msg, sizeof err->msg, "%.255s: %.*s", head, (int)(sizeof tail - sizeof head - 3), tail);
     make_printable(err->msg);

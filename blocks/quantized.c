@@ -190,6 +190,7 @@ static bk_status write_config(const bk_config *cfg, const bk_prefix *prefix, con
     bk_json_set(q, "activation", spec_to_json(&info->quant.activation));
     bk_json_set(q, "key", spec_to_json(&info->quant.key));
     bk_json_set(q, "value", spec_to_json(&info->quant.value));
+    bk_json_set(q, "bos_before_text", bk_json_of_bool(info->bos_before_text));
     bk_json_set(q, "online_r3", bk_json_of_bool(info->r3));
     bk_json_set(q, "online_r4", bk_json_of_bool(info->r4));
     for (int64_t i = 0; i < prefix->n; i++) bk_json_push(ids, bk_json_of_int(prefix->ids[i]));
@@ -309,6 +310,7 @@ struct bk_quantized {
     bk_hadamard_plan *r3, *r4;
     bk_prefix prefix;
     char scheme[64];
+    bool bos_before_text;
     float *buf;
     uint8_t *codes;
 };
@@ -340,6 +342,7 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     BK_TRY(spec_from_json(bk_json_get(j, "activation"), path, "activation", &q->quant.activation, err));
     BK_TRY(spec_from_json(bk_json_get(j, "key"), path, "key", &q->quant.key, err));
     BK_TRY(spec_from_json(bk_json_get(j, "value"), path, "value", &q->quant.value, err));
+    q->bos_before_text = bk_json_bool(bk_json_get(j, "bos_before_text"), false);
     q->weight_bits = q->quant.weight.bits;
     q->weight_symmetric = q->quant.weight.symmetric;
     q->quant.weight.bits = 16; /* read hardened */
@@ -461,6 +464,11 @@ const char *bk_quantized_scheme(const bk_quantized *q)
     return q->scheme;
 }
 
+bool bk_quantized_bos_before_text(const bk_quantized *q)
+{
+    return q->bos_before_text;
+}
+
 const bk_hadamard_plan *bk_quantized_r3(const bk_quantized *q)
 {
     return q->r3;
@@ -471,39 +479,55 @@ const bk_hadamard_plan *bk_quantized_r4(const bk_quantized *q)
     return q->r4;
 }
 
-/* w = (code - zero) step, in f32 as the fake-quantizer computes it. */
-static bk_status read_codes(bk_quantized *q, int64_t layer, int w, const bk_st_tensor *t, int64_t rows, int64_t cols, bk_error *err)
+/* Steps (and zero points) of a linear: [rows, groups], zeros behind the steps. */
+static bk_status read_steps(bk_quantized *q, int64_t layer, int w, int64_t rows, int64_t cols, int64_t *groups, float **out, bk_error *err)
 {
     char name[160];
-    int qmin = q->weight_symmetric ? -(1 << (q->weight_bits - 1)) : 0;
-    const bk_st_tensor *step, *zero = NULL;
-    BK_TRY(bk_st_read_raw(q->set, t, 0, rows * cols, q->codes, err));
     snprintf(name, sizeof name, "model.layers.%lld.quant.w_%s.step", (long long)layer, bk_linear_name[w]);
-    step = bk_st_find(q->set, name);
+    const bk_st_tensor *step = bk_st_find(q->set, name), *zero = NULL;
     if (!step || step->count < rows || cols % (step->count / rows) || step->count % rows)
         return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing or of a wrong size", q->path, name);
-    int64_t groups = step->count / rows, group = cols / groups;
+    int64_t n = step->count;
+    *groups = n / rows;
+    if (!(*out = calloc((size_t)n * 2, sizeof **out))) return bk_fail(err, BK_ENOMEM, "no memory for %lld steps", (long long)n);
+    BK_TRY(read_finite(q, step, 0, n, *out, err));
+    for (int64_t i = 0; i < n; i++)
+        if (!((*out)[i] > 0))
+            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the step %g at index %lld", q->path, name, (double)(*out)[i], (long long)i);
+    if (q->weight_symmetric) return BK_OK;
     snprintf(name, sizeof name, "model.layers.%lld.quant.w_%s.zero", (long long)layer, bk_linear_name[w]);
-    if (!q->weight_symmetric) BK_TRY(find(q, name, step->count, BK_ST_F32, &zero, err));
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t g = 0; g < groups; g++) {
-            float s, z = 0;
-            BK_TRY(read_finite(q, step, r * groups + g, 1, &s, err));
-            if (!(s > 0))
-                return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the step %g at index %lld", q->path, step->name, (double)s,
-                               (long long)(r * groups + g));
-            if (zero) BK_TRY(read_finite(q, zero, r * groups + g, 1, &z, err));
-            float top = (float)((1 << q->weight_bits) - 1), zr = zero ? __builtin_rintf(z) : 0;
-            zr = zr < 0 ? 0 : zr > top ? top : zr;
-            for (int64_t c = g * group; c < (g + 1) * group; c++) {
-                int64_t i = r * cols + c;
-                if ((float)q->codes[i] > top)
-                    return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the code %d at index %lld, beyond %d bits", q->path,
-                                   t->name, q->codes[i], (long long)i, q->weight_bits);
-                q->buf[i] = ((float)(q->codes[i] + qmin) - zr) * s;
-            }
+    BK_TRY(find(q, name, n, BK_ST_F32, &zero, err));
+    return read_finite(q, zero, 0, n, *out + n, err);
+}
+
+/* w = (code - zero) step, in f32 as the fake-quantizer computes it. */
+static bk_status decode(bk_quantized *q, const bk_st_tensor *t, int64_t rows, int64_t cols, int64_t groups, const float *step, bk_error *err)
+{
+    int qmin = q->weight_symmetric ? -(1 << (q->weight_bits - 1)) : 0;
+    int64_t group = cols / groups, n = rows * groups;
+    float top = (float)((1 << q->weight_bits) - 1);
+    for (int64_t p = 0; p < n; p++) {
+        float zero = __builtin_rintf(step[n + p]);
+        zero = zero < 0 ? 0 : zero > top ? top : zero;
+        for (int64_t i = p * group; i < (p + 1) * group; i++) {
+            if ((float)q->codes[i] > top)
+                return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the code %d at index %lld, beyond %d bits", q->path, t->name, q->codes[i],
+                               (long long)i, q->weight_bits);
+            q->buf[i] = ((float)(q->codes[i] + qmin) - zero) * step[p];
         }
+    }
     return BK_OK;
+}
+
+static bk_status read_codes(bk_quantized *q, int64_t layer, int w, const bk_st_tensor *t, int64_t rows, int64_t cols, bk_error *err)
+{
+    int64_t groups = 1;
+    float *step = NULL;
+    BK_TRY(bk_st_read_raw(q->set, t, 0, rows * cols, q->codes, err));
+    bk_status st = read_steps(q, layer, w, rows, cols, &groups, &step, err);
+    if (!st) st = decode(q, t, rows, cols, groups, step, err);
+    free(step);
+    return st;
 }
 
 static bk_status read_linear(bk_quantized *q, int64_t layer, int w, bk_block *b, bk_error *err)

@@ -13,6 +13,7 @@
 typedef struct bk_quantized_info {
     bk_block_quant quant;
     bool r3, r4;
+    bool bos_before_text;                /* the run's texts may get a BOS in front (decision 9): no prefix was asked for */
     unsigned *skip_sites, *skip_weights; /* [layers] masks; NULL = nothing skipped */
     const char *scheme, *model;          /* for people; may be NULL */
 } bk_quantized_info;
@@ -35,6 +36,7 @@ void bk_quantized_close(bk_quantized *q);
 const bk_prefix *bk_quantized_prefix(const bk_quantized *q);
 const bk_block_quant *bk_quantized_quant(const bk_quantized *q); /* of the activations; weights 16 bits: they are read hardened */
 const char *bk_quantized_scheme(const bk_quantized *q);
+bool bk_quantized_bos_before_text(const bk_quantized *q);
 const bk_hadamard_plan *bk_quantized_r3(const bk_quantized *q);
 const bk_hadamard_plan *bk_quantized_r4(const bk_quantized *q);
 /* A bk_loader.load: brings layer into a block that was created with these quantizers and transforms, prefix included. */

@@ -17,7 +17,7 @@
 #define PROCESS_BYTES 48e6      /* code, libraries and their buffers */
 #define TOKENIZER_BYTES 400.0   /* per entry of the vocabulary */
 #define HEAD_TOKENS 256         /* logits at a time (blocks/pass.c) */
-#define FOUND_PREFIX 4          /* tokens, where the prefix has yet to be found */
+#define FOUND_PREFIX 1          /* tokens, where the prefix has yet to be found: the least that it can be */
 #define CANDIDATES 11           /* of the grid, over its rounds */
 
 const char *const bk_part_name[BK_PART_COUNT] = {"equivalence", "outliers", "init", "train", "evaluate"};

@@ -118,7 +118,7 @@ static bk_status eval_quantized(eval_state *s, bk_error *err)
     if (!s->prefix.ids) return bk_fail(err, BK_ENOMEM, "no memory");
     memcpy(s->prefix.ids, p->ids, (size_t)p->n * sizeof *p->ids);
     s->prefix.n = p->n;
-    BK_TRY(load_windows(s, p->n > 0, err));
+    BK_TRY(load_windows(s, !bk_quantized_bos_before_text(s->lab.quantized), err));
     bk_progress_begin(&s->progress, "evaluate", 1, 0, bk_model_config(s->lab.model)->layers);
     bk_watch watch = bk_watch_progress(&s->progress);
     BK_TRY(bk_lab_quantized_ppl(&s->lab, &s->windows, &watch, &s->ppl, err));

@@ -59,15 +59,6 @@ static bk_status open_model(bk_run *r, bk_error *err)
     return r->block ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
 }
 
-/* A dry block finds quantizers that do not fit the shapes in the first second. */
-static bk_status check_shapes(bk_run *r, bk_error *err)
-{
-    bk_block *b = NULL;
-    bk_status st = bk_run_block(r, true, false, false, 1, &b, err);
-    bk_block_free(b);
-    return st;
-}
-
 static bk_status export_rest(bk_run *r, bk_error *err)
 {
     char dir[BK_RUN_PATH];
@@ -79,6 +70,7 @@ static bk_status export_rest(bk_run *r, bk_error *err)
         bk_skip_masks(&r->cfg, l, &sites[l], &weights);
     }
     bk_quantized_info info = {.quant = r->quant, .r3 = bk_source_r3(r->src) != NULL, .r4 = bk_source_r4(r->src) != NULL, .skip_sites = sites,
+                              .bos_before_text = r->cfg.prefix.mode == BK_PREFIX_NONE && r->policy.bos_auto,
                               .scheme = r->cfg.scheme, .model = bk_model_name(r->lab.model)};
     bk_run_path(r, "model", dir, sizeof dir);
     bk_status st = bk_tokenizer_save(r->lab.tok, dir, err);
@@ -97,11 +89,21 @@ static bk_status timed(bk_run *r, int stage, part_fn fn, bk_error *err)
     return st;
 }
 
-static bk_status say_finished(bk_run *r)
+/* A run whose every block fell back ends with exit 4 (decision 15), also when it is asked again. */
+static bk_status say_finished(bk_run *r, bk_error *err)
 {
+    char path[BK_RUN_PATH];
+    bk_json *summary;
+    size_t fell_back = 0;
+    bk_run_path(r, "summary.json", path, sizeof path);
+    BK_TRY(bk_json_load(path, &summary, err));
+    const bk_json *blocks = bk_json_get(summary, "blocks");
+    size_t n = bk_json_size(blocks);
+    for (size_t i = 0; i < n; i++) fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    bk_json_free(summary);
     bk_log(BK_LOG_INFO, "%s is finished already; another --out makes a new run", r->dir);
     r->complete = true;
-    return BK_OK;
+    return n && fell_back == n ? bk_fail(err, BK_ENUMERIC, "%s: no block could be trained", r->dir) : BK_OK;
 }
 
 bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
@@ -110,9 +112,9 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     double start = bk_seconds();
     BK_TRY(timed(r, T_LOAD, open_model, err));
     BK_TRY(bk_run_check_lengths(r, r->cfg.prefix.mode == BK_PREFIX_GIVEN ? r->cfg.prefix.n_ids : 0, err));
-    BK_TRY(check_shapes(r, err));
+    BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
-    if (finished) return say_finished(r);
+    if (finished) return say_finished(r, err);
     BK_TRY(bk_plan_check(&r->cfg, bk_source_rotation(r->src), r->lab.be, r->dir, err));
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
     BK_TRY(bk_run_manifest(r, err));

@@ -110,14 +110,14 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
     bk_run_path(r, "manifest.json", manifest, sizeof manifest);
     bk_run_path(r, "log.txt", log, sizeof log);
     bk_run_path(r, "summary.json", summary, sizeof summary);
-    bool known = bk_exists(manifest); /* before it nothing is computed: a run that was refused leaves the folder free */
     if (bk_exists(r->dir) && !bk_is_dir(r->dir)) return bk_fail(err, BK_EINVAL, "%s is no folder", r->dir);
+    BK_TRY(bk_mkdir_p(r->dir, err));
+    BK_TRY(lock_folder(r, err)); /* what is looked at from here on stays as it is */
+    bool known = bk_exists(manifest); /* before it nothing is computed: a run that was refused leaves the folder free */
     if (known) BK_TRY(compare_config(r, config, err));
     *finished = known && bk_exists(summary);
     if (known && !*finished && !resume)
         return bk_fail(err, BK_EINVAL, "%s holds an unfinished run of this config: --resume continues it", r->dir);
-    BK_TRY(bk_mkdir_p(r->dir, err));
-    BK_TRY(lock_folder(r, err));
     if (*finished) return BK_OK;
     if (!known) BK_TRY(write_config(r, config, err));
     return bk_log_open(log, err);

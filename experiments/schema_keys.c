@@ -101,7 +101,7 @@ const bk_key bk_keys[] = {
 
     {"init.from", BK_KEY_ENUM, AT(init.from), "minmax", 0, 0, "minmax", "first weights and steps"},
     {"init.search", BK_KEY_BOOL, AT(init.search), "true", 0, 0, NULL, "grid search of steps and clipping factors"},
-    {"init.refresh", BK_KEY_BOOL, AT(init.refresh), "false", 0, 0, NULL, "search again on the stream of trained blocks"},
+    {"init.refresh", BK_KEY_BOOL, AT(init.refresh), "false", 0, 0, NULL, "search again before a block is trained, on its inputs for the first calibration.samples training samples"},
     {"init.range", BK_KEY_ENUM, AT(init.range), "max", 0, 0, "max|ema", "static ranges: true maximum, or average with weight 0.99"},
 
     {"train.epochs", BK_KEY_INT, AT(train.epochs), "20", 0, MILLION, NULL, "passes over the training windows; 0 = no training"},
