@@ -23,4 +23,5 @@ fi
 
 echo "demo: $brick run $config --out $out ${options[*]}" >&2
 echo "demo: if it is stopped, \`make demo\` goes on from there; \`rm -r $out\` to start afresh" >&2
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # threads that spin are slow where other programs run
 exec "$brick" run "$config" --out "$out" "${options[@]}"
