@@ -37,6 +37,7 @@ static bool in_range(const bk_opt *o, double x)
 static bk_status take_int(const bk_cli *cli, const bk_opt *o, const char *value, bk_error *err)
 {
     char *end, what[96];
+    if (o->initial && isalpha((unsigned char)*o->initial) && strcmp(value, o->initial) == 0) return BK_OK; /* "all", as the help has it */
     errno = 0;
     long long n = strtoll(value, &end, 10);
     if (!*value || *end || isspace((unsigned char)*value)) return bad(cli, o, value, "a whole number is expected", err);
