@@ -8,6 +8,7 @@
 #include "experiments/runner.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "io/file.h"
 #include "io/store.h"
 
 typedef struct dump_args {
@@ -135,6 +136,18 @@ static char *dump_config(const dump_state *s)
     return text;
 }
 
+/* Like the folder of a run, that of a dump need not be there before. */
+static bk_status make_folder_of(const char *path, bk_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return BK_OK;
+    char *dir = strndup(path, (size_t)(slash - path));
+    if (!dir) return bk_fail(err, BK_ENOMEM, "no memory");
+    bk_status st = bk_mkdir_p(dir, err);
+    free(dir);
+    return st;
+}
+
 static bk_status open_store(dump_state *s, bk_error *err)
 {
     char sha256[65], *config = dump_config(s);
@@ -148,6 +161,7 @@ static bk_status open_store(dump_state *s, bk_error *err)
                           .seed = s->a->choice.seed,
                           .prefix_len = bk_runner_prefix(&s->runner)->n};
     bk_status st = bk_model_sha256(s->lab.model, sha256, err);
+    if (!st) st = make_folder_of(s->a->out, err);
     if (!st) st = bk_store_create(&s->store, s->a->out, &meta, (int)s->a->gzip, err);
     free(config);
     return st;

@@ -72,7 +72,9 @@ static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
                        (long long)p, (long long)positions);
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &s->policy, prefixed, &s->text, err));
     s->bos = bk_bos_in_force(&s->lab, &s->text, &s->policy, prefixed);
-    return bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err);
+    BK_TRY(bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err));
+    if (s->windows.n < s->a->windows) bk_log(BK_LOG_INFO, "%s has only %lld windows of %lld tokens", s->a->text, (long long)s->windows.n, (long long)s->a->seqlen);
+    return BK_OK;
 }
 
 static bk_status run_row(eval_state *s, const bk_block_quant *quant, const bk_init_options *init, const bk_watch *watch, bk_error *err)

@@ -454,7 +454,7 @@ int bk_verb_inspect(int argc, char **argv)
         {0},
     };
     const bk_cli cli = {"inspect", "prints what is in an HDF5 file", opts,
-                        "  brick inspect dump.h5\n  brick inspect dump.h5 /blocks/000/sites/down_in\n"};
+                        "brick inspect dump.h5\nbrick inspect dump.h5 /blocks/000/sites/down_in\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     fflush(stdout);

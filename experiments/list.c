@@ -99,7 +99,7 @@ int bk_verb_list(int argc, char **argv)
 {
     const char *name = NULL;
     const bk_opt opts[] = {{.name = "TOPIC", .type = BK_OPT_TEXT, .to = &name, .about = "what to list; without it, the topics"}, {0}};
-    const bk_cli cli = {"list", "prints what this build has", opts, "  brick list schemes\n  brick list methods\n"};
+    const bk_cli cli = {"list", "prints what this build has", opts, "brick list schemes\nbrick list methods\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     if (!name) {

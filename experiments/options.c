@@ -10,6 +10,7 @@
 #include "experiments/verbs.h"
 
 #define MAX_OPTS 64
+#define HEAD_WIDTH 22 /* of the column of options in the help */
 
 static int count(const bk_cli *cli)
 {
@@ -36,6 +37,7 @@ static bool in_range(const bk_opt *o, double x)
 static bk_status take_int(const bk_cli *cli, const bk_opt *o, const char *value, bk_error *err)
 {
     char *end, what[96];
+    if (o->initial && isalpha((unsigned char)*o->initial) && strcmp(value, o->initial) == 0) return BK_OK; /* "all", as the help has it */
     errno = 0;
     long long n = strtoll(value, &end, 10);
     if (!*value || *end || isspace((unsigned char)*value)) return bad(cli, o, value, "a whole number is expected", err);
@@ -166,6 +168,23 @@ static void usage(const bk_cli *cli, FILE *to)
     fprintf(to, "%s\n", any ? " [options]" : "");
 }
 
+/* A head that is too long for its column has the line for itself. */
+static void print_head(FILE *to, const char *head)
+{
+    if (strlen(head) > HEAD_WIDTH) fprintf(to, "  %s\n  %-*s ", head, HEAD_WIDTH, "");
+    else fprintf(to, "  %-*s ", HEAD_WIDTH, head);
+}
+
+static void print_examples(FILE *to, const char *examples)
+{
+    fputs("\nexamples:\n", to);
+    for (const char *line = examples; *line;) {
+        int len = (int)strcspn(line, "\n");
+        fprintf(to, "  %.*s\n", len, line);
+        line += len + (line[len] == '\n');
+    }
+}
+
 void bk_cli_help(const bk_cli *cli, FILE *to)
 {
     usage(cli, to);
@@ -174,14 +193,16 @@ void bk_cli_help(const bk_cli *cli, FILE *to)
         char head[64];
         const char *metavar = !positional(o) && o->metavar ? o->metavar : "";
         snprintf(head, sizeof head, "%s%s%s", o->name, *metavar ? " " : "", metavar);
-        fprintf(to, "  %-22s %s", head, o->about);
+        print_head(to, head);
+        fputs(o->about, to);
         if (o->initial && *o->initial) fprintf(to, " (default %s)", o->initial);
         if (o->initial && !*o->initial) fputs(" (required)", to);
         if (o->type == BK_OPT_LIST) fputs(" (may be repeated)", to);
         fputc('\n', to);
     }
-    fprintf(to, "  %-22s %s\n", "-h, --help", "this text");
-    if (cli->examples) fprintf(to, "\nexamples:\n%s", cli->examples);
+    print_head(to, "-h, --help");
+    fputs("this text\n", to);
+    if (cli->examples) print_examples(to, cli->examples);
 }
 
 bool bk_cli_begin(const bk_cli *cli, int argc, char **argv, int *code)

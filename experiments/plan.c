@@ -13,7 +13,9 @@
 #include "experiments/verbs.h"
 #include "io/file.h"
 
+#define MIB 1048576.0
 #define GIB 1073741824.0
+#define AMOUNT 32
 #define MISSING_MAX 16
 
 typedef struct plan {
@@ -118,26 +120,36 @@ static void print_data(const plan *p)
            (long long)c->data.evaluation.seqlen, c->data.evaluation.text);
 }
 
-static void print_seconds(double s)
+static void print_seconds(double s, int width)
 {
-    if (s < 90) printf("%7.0f s", s);
-    else if (s < 5400) printf("%7.1f min", s / 60);
-    else printf("%7.1f h", s / 3600);
+    if (s < 90) printf("%*.0f s", width, s);
+    else if (s < 5400) printf("%*.1f min", width, s / 60);
+    else printf("%*.1f h", width, s / 3600);
+}
+
+/* Bytes as a person reads them. Returns `to`. */
+static const char *amount(double bytes, char to[AMOUNT])
+{
+    if (bytes < GIB) snprintf(to, AMOUNT, "%.1f MiB", bytes / MIB);
+    else snprintf(to, AMOUNT, "%.1f GiB", bytes / GIB);
+    return to;
 }
 
 static void print_estimate(const plan *p)
 {
     const bk_estimate *e = &p->estimate;
+    char a[AMOUNT], b[AMOUNT], c[AMOUNT], d[AMOUNT], f[AMOUNT];
     printf("stages      memory       time   (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", p->rates.gflops);
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (e->memory[i] <= 0) continue;
-        printf("  %-11s %6.2f GiB ", bk_part_name[i], e->memory[i] / GIB);
-        print_seconds(e->seconds[i]);
+        printf("  %-11s %10s ", bk_part_name[i], amount(e->memory[i], a));
+        print_seconds(e->seconds[i], 7);
         putchar('\n');
     }
-    printf("memory      %.2f GiB of %.2f GiB left (%s)\ndisk        targets %.2f GiB, model %.2f GiB, stages %.2f GiB, temporary %.2f GiB; free %.1f GiB\ntime        ",
-           e->peak / GIB, p->room.memory / GIB, p->room.memory_from, e->targets_disk / GIB, e->model_disk / GIB, e->cache_disk / GIB, e->temporary_disk / GIB, p->room.run_disk / GIB);
-    print_seconds(e->total_seconds);
+    printf("memory      %s of %s left (%s)\n", amount(e->peak, a), amount(p->room.memory, b), p->room.memory_from);
+    printf("disk        targets %s, model %s, stages %s, temporary %s; free %s\ntime        ", amount(e->targets_disk, a), amount(e->model_disk, b),
+           amount(e->cache_disk, c), amount(e->temporary_disk, d), amount(p->room.run_disk, f));
+    print_seconds(e->total_seconds, 0);
     putchar('\n');
 }
 
@@ -154,7 +166,8 @@ static void print_text(const plan *p)
     if (p->known) print_estimate(p);
     for (int i = 0; i < p->n_missing; i++) printf("missing     %s: %s\n", p->missing[i].key, p->missing[i].path);
     if (p->refusal.code) printf("does not fit: %s\n", p->refusal.msg);
-    else if (p->known) puts(p->n_missing ? "fits; `brick run` needs what is missing" : "fits");
+    else if (!p->known) puts("no estimate: the shapes of the model are not known");
+    else puts(p->n_missing ? "fits; `brick run` needs what is missing" : "fits");
 }
 
 /* --- JSON --- */

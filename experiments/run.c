@@ -199,6 +199,7 @@ int bk_verb_run(int argc, char **argv)
     bk_error closing = {0};
     bk_status end = r->complete ? bk_run_print_result(r, json, &closing) : BK_OK;
     code = bk_exit_report(st, &err);
+    if (st == BK_ECANCEL) bk_log(BK_LOG_INFO, "the same command with --resume goes on in %s", r->dir);
     if (!end) end = bk_log_close(&closing);
     if (end && !st) code = bk_exit_report(end, &closing);
     bk_run_close(r);

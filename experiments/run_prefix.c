@@ -5,6 +5,7 @@
 
 #include "blocks/params_file.h"
 #include "experiments/log.h"
+#include "experiments/printable.h"
 #include "experiments/run.h"
 #include "experiments/version.h"
 
@@ -86,20 +87,22 @@ static bk_status choose(bk_run *r, bk_error *err)
     bk_status st = depends_on(r, detection_keys, &r->detection, "", &b, &text, err);
     if (!st) st = bk_stage_open(&r->outliers, "outliers", text, err);
     bk_buffer_free(&b);
+    if (!st && r->outliers.done) bk_log(BK_LOG_INFO, "[2/5] outliers: taken from %s", r->outliers.dir);
     if (!st) st = r->outliers.done ? load_choice(&r->choice, r->outliers.dir, err) : detect(r, err);
     bk_stage_close(&r->outliers);
     return st;
 }
 
-static void log_prefix(const bk_run *r)
+static bk_status log_prefix(const bk_run *r, bk_error *err)
 {
-    char line[512] = "";
+    char line[512] = "", token[BK_PRINTABLE_ROOM];
     for (int64_t i = 0; i < r->prefix.n; i++) {
-        size_t len, at = strlen(line);
-        const char *piece = bk_tokenizer_piece(r->lab.tok, r->prefix.ids[i], &len);
-        snprintf(line + at, sizeof line - at, " %d \"%.*s\"", r->prefix.ids[i], (int)len, piece ? piece : "");
+        size_t at = strlen(line);
+        BK_TRY(bk_token_printable(r->lab.tok, r->prefix.ids[i], token, err));
+        snprintf(line + at, sizeof line - at, " %d \"%s\"", r->prefix.ids[i], token);
     }
     bk_log(BK_LOG_INFO, "prefix: %lld tokens%s%s", (long long)r->prefix.n, r->prefix.n ? ":" : " (none)", line);
+    return BK_OK;
 }
 
 /* The rotation that the stored keys belong to. */
@@ -118,8 +121,7 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
     bk_run_path(r, "prefix.h5", path, sizeof path);
     BK_TRY(bk_prefix_compute(r->lab.be, r->src, r->choice.ids, r->choice.n, &r->prefix, err));
     if (r->prefix.n) BK_TRY(bk_prefix_save(&r->prefix, path, bk_model_name(r->lab.model), r->model_sha, rotation, err));
-    log_prefix(r);
-    return BK_OK;
+    return log_prefix(r, err);
 }
 
 /* --- initialisation: a stage of one file per block --- */
@@ -162,6 +164,7 @@ bk_status bk_run_init(bk_run *r, bk_error *err)
     bk_status st = depends_on(r, init_keys, &r->calibration, parent, &b, &text, err);
     if (!st) st = bk_stage_open(&r->init, "init", text, err);
     bk_buffer_free(&b);
+    if (!st && r->init.done) bk_log(BK_LOG_INFO, "[3/5] initialise: taken from %s", r->init.dir);
     if (!st && !r->init.done) st = initialise(r, err);
     bk_stage_close(&r->init);
     return st;

@@ -136,7 +136,8 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
     for (int i = 0; bk_run_config_file(c, i, &key, &path); i++) {
         if (access(path, R_OK) == 0) continue;
         char text[640];
-        snprintf(text, sizeof text, "'%.500s': %s", path, strerror(errno));
+        bool elsewhere = errno == ENOENT && path[0] != '/';
+        snprintf(text, sizeof text, "'%.500s': %s%s", path, strerror(errno), elsewhere ? " (paths count from the folder that brick is started in)" : "");
         return refuse(c, BK_EIO, key, err, text);
     }
     return BK_OK;

@@ -111,6 +111,7 @@ static bk_status make(const char *shape, uint64_t seed, int64_t documents, const
     BK_TRY(bk_synth_create(&c, seed, &s, err));
     bk_status st = bk_synth_write(s, dir, documents, err);
     bk_synth_free(s);
+    if (!st) printf("%s: a model with tokenizer%s\n", dir, documents ? ", train.txt, calib.txt and eval.txt" : "");
     return st;
 }
 
@@ -128,7 +129,7 @@ int bk_verb_synth(int argc, char **argv)
          .about = "of 512 tokens in train.txt; calib.txt and eval.txt have a quarter"},
         {0}};
     const bk_cli cli = {"synth", "makes a small model with attention sinks and outliers, and texts that it predicts", opts,
-                        "  brick synth --out /tmp/m\n  brick synth --out /tmp/m --shape qwen3,layers=12,head_dim=64 --seed 7\n"};
+                        "brick synth --out /tmp/m\nbrick synth --out /tmp/m --shape qwen3,layers=12,head_dim=64 --seed 7\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};

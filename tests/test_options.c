@@ -15,7 +15,7 @@
 
 static struct {
     const char *config, *text;
-    int64_t n;
+    int64_t n, windows;
     double x;
     bool json, help;
     bk_opt_list sets, rest;
@@ -26,13 +26,14 @@ static const bk_opt opts[] = {
     {.name = "CONFIG", .type = BK_OPT_TEXT, .to = &v.config, .initial = "", .about = "the config"},
     {.name = "MORE", .type = BK_OPT_LIST, .to = &v.rest, .about = "more of them"},
     {.name = "--seqlen", .type = BK_OPT_INT, .to = &v.n, .metavar = "N", .initial = "2048", .min = 1, .max = 100, .about = "tokens"},
+    {.name = "--windows", .type = BK_OPT_INT, .to = &v.windows, .metavar = "N", .initial = "all", .min = 1, .max = 100, .about = "windows"},
     {.name = "--factor", .type = BK_OPT_REAL, .to = &v.x, .metavar = "X", .min = 0, .max = 1, .about = "a factor"},
     {.name = "--text", .type = BK_OPT_TEXT, .to = &v.text, .metavar = "F", .about = "a text"},
     {.name = "--set", .type = BK_OPT_LIST, .to = &v.sets, .metavar = "K=V", .about = "settings"},
     {.name = "--json", .type = BK_OPT_FLAG, .to = &v.json, .about = "JSON"},
     {0},
 };
-static const bk_cli cli = {"try", "tries options", opts, "  brick try x\n"};
+static const bk_cli cli = {"try", "tries options", opts, "brick try x\n"};
 
 /* Splits a line at blanks and parses it as the arguments of a verb. */
 static bk_status parse(const char *line)
@@ -42,6 +43,7 @@ static bk_status parse(const char *line)
     int argc = 1;
     memset(&v, 0, sizeof v);
     v.n = 2048;
+    v.windows = -1;
     err = (bk_error){0};
     snprintf(copy, sizeof copy, "%s", line);
     for (char *save, *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
@@ -67,6 +69,30 @@ START_TEST(defaults_stay)
     ck_assert_int_eq(parse("c.yaml"), BK_OK);
     ck_assert_int_eq(v.n, 2048);
     ck_assert(!v.json && !v.text);
+}
+END_TEST
+
+START_TEST(default_in_words_can_be_given)
+{
+    ck_assert_int_eq(parse("c.yaml --windows all"), BK_OK);
+    ck_assert_int_eq(v.windows, -1);
+    ck_assert_int_eq(parse("c.yaml --windows al"), BK_EINVAL);
+    ck_assert_int_eq(parse("c.yaml --seqlen all"), BK_EINVAL);
+}
+END_TEST
+
+START_TEST(head_too_long_for_its_column_has_a_line_for_itself)
+{
+    static const bk_opt wide[] = {{.name = "--rotate", .type = BK_OPT_TEXT, .metavar = "none|all|r1,r2,..", .about = "rotations"}, {0}};
+    static const bk_cli long_cli = {"try", "tries options", wide, "brick try x\n"};
+    char *text;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
+    bk_cli_help(&long_cli, f);
+    fclose(f);
+    ck_assert_ptr_nonnull(strstr(text, "  --rotate none|all|r1,r2,..\n                         rotations\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\n  brick try x\n"));
+    free(text);
 }
 END_TEST
 
@@ -254,6 +280,8 @@ int main(void)
     TCase *t = tcase_create("options");
     tcase_add_test(t, values_arrive);
     tcase_add_test(t, defaults_stay);
+    tcase_add_test(t, default_in_words_can_be_given);
+    tcase_add_test(t, head_too_long_for_its_column_has_a_line_for_itself);
     tcase_add_test(t, two_dashes_end_options);
     tcase_add_loop_test(t, bad_line_says_what_is_wrong, 0, (int)(sizeof bad / sizeof bad[0]));
     tcase_add_test(t, help_shows_every_option);
