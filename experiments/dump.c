@@ -260,8 +260,23 @@ static bk_status dump_blocks(dump_state *s, bk_error *err)
     return BK_OK;
 }
 
+/* --out with the name of a text or a model would lose it: only an HDF5 file is replaced. */
+static bk_status check_out(const char *path, bk_error *err)
+{
+    static const unsigned char magic[4] = {0x89, 'H', 'D', 'F'};
+    unsigned char head[sizeof magic] = {0};
+    bk_file f;
+    if (bk_file_open(&f, path, NULL)) return BK_OK; /* absent or no file: bk_store_create says what it is */
+    bk_status st = f.size < sizeof head ? BK_OK : bk_file_read(&f, 0, head, sizeof head, err);
+    bool replace = f.size == 0 || memcmp(head, magic, sizeof magic) == 0;
+    bk_file_close(&f);
+    if (st || replace) return st;
+    return bk_fail(err, BK_EINVAL, "%s: exists and is no HDF5 file; remove it or give another --out", path);
+}
+
 static bk_status dump(dump_state *s, bk_error *err)
 {
+    BK_TRY(check_out(s->a->out, err));
     const bk_backend *be = bk_runner_backend(s->a->backend, s->a->threads, err);
     if (!be) return err->code;
     BK_TRY(parse_choices(s, err));

@@ -192,6 +192,7 @@ int bk_verb_run(int argc, char **argv)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
     if (strict) r->cfg.strict = true;
     if (!st) st = bk_run_config_check_files(&r->cfg, &err);
+    if (!st && out && !*out) st = bk_fail(&err, BK_EINVAL, "--out is empty: name a folder");
     if (!st && out && strlen(out) > 4000) st = bk_fail(&err, BK_EINVAL, "--out is too long");
     if (!st && out) snprintf(r->dir, sizeof r->dir, "%s", out);
     if (!st && !out) default_folder(r);

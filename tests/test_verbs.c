@@ -405,6 +405,22 @@ START_TEST(dump_refuses_a_device_as_output)
 }
 END_TEST
 
+START_TEST(dump_does_not_replace_a_file_that_is_no_dump)
+{
+    FILE *f = fopen(out, "w");
+    ck_assert_ptr_nonnull(f);
+    fputs("not yours", f);
+    fclose(f);
+    ck_assert_int_eq(DUMP("--sites", "key", "--seqlen", "32", "--windows", "1"), BK_EXIT_USAGE);
+    char kept[16] = "";
+    f = fopen(out, "r");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_ptr_nonnull(fgets(kept, sizeof kept, f));
+    fclose(f);
+    ck_assert_str_eq(kept, "not yours");
+}
+END_TEST
+
 START_TEST(dump_that_does_not_fit_leaves_nothing)
 {
     struct rlimit before;
@@ -651,6 +667,7 @@ int main(void)
     tcase_add_test(d, dump_names_the_site_that_was_meant);
     tcase_add_loop_test(d, dump_refuses_bad_blocks, 0, 8);
     tcase_add_test(d, dump_refuses_a_device_as_output);
+    tcase_add_test(d, dump_does_not_replace_a_file_that_is_no_dump);
     tcase_add_test(d, dump_that_does_not_fit_leaves_nothing);
     tcase_add_test(o, outliers_finds_the_planted_tokens);
     tcase_add_test(o, outliers_chooses_the_prefix_from_what_it_found);
