@@ -8,6 +8,7 @@
 #include "experiments/options.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
+#include "io/file.h"
 
 typedef struct eval_args {
     const char *model, *text, *prefix, *calib, *bos, *rotate, *scheme, *backend, *join;
@@ -160,6 +161,7 @@ static bk_status evaluate(eval_state *s, bk_error *err)
     const bk_backend *be = bk_backend_named(s->a->backend);
     if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", s->a->backend);
     if (strcmp(s->a->bos, "auto") && strcmp(s->a->bos, "none")) return bk_fail(err, BK_EINVAL, "--bos '%s': want auto or none", s->a->bos);
+    if (s->a->calib && !bk_exists(s->a->calib)) return bk_fail(err, BK_EIO, "%s: the calibration text is not there", s->a->calib);
     if (be->set_threads && s->a->threads) be->set_threads((int)s->a->threads);
     s->policy = (bk_text_policy){!strcmp(s->a->bos, "auto"), s->a->parse_special, s->a->strip_bos, s->a->join};
     BK_TRY(bk_lab_open(&s->lab, s->a->model, be, err));

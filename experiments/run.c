@@ -41,6 +41,22 @@ bk_status bk_run_load_fp(bk_run *r, int64_t layer, bk_block_weights *w, bk_block
     return r->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&r->prefix, layer), bk_prefix_v(&r->prefix, layer), err) : BK_OK;
 }
 
+/* Embedding and head are read in part by most stages: a NaN in them is found here, not after the training. */
+static bk_status check_tables(const bk_model *m, bk_error *err)
+{
+    const bk_config *c = bk_model_config(m);
+    int64_t rows = 512;
+    float *buf = malloc((size_t)(rows * c->hidden) * sizeof *buf);
+    bk_status st = buf ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
+    for (int64_t r = 0; !st && r < c->vocab; r += rows) {
+        int64_t n = c->vocab - r < rows ? c->vocab - r : rows;
+        st = bk_model_read_embed(m, r, n, buf, err);
+        if (!st && !c->tied) st = bk_model_read_head(m, r, n, buf, err);
+    }
+    free(buf);
+    return st;
+}
+
 static bk_status open_model(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
@@ -52,6 +68,7 @@ static bk_status open_model(bk_run *r, bk_error *err)
     bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
     BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
+    BK_TRY(check_tables(r->lab.model, err));
     BK_TRY(bk_model_sha256(r->lab.model, r->model_sha, err));
     r->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
     r->policy = (bk_text_policy){c->data.bos == BK_BOS_AUTO, c->data.parse_special, c->data.strip_bos, c->data.join};

@@ -1,4 +1,5 @@
 /* The run folder: who may write into it, what it belongs to, config.yaml and manifest.json. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -103,6 +104,23 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
     return st;
 }
 
+/* A folder with files of others is no place for a run. */
+static bk_status check_foreign(const bk_run *r, bk_error *err)
+{
+    static const char *const ours[] = {".", "..", "config.yaml", "lock", "log.txt"};
+    DIR *d = opendir(r->dir);
+    bk_status st = BK_OK;
+    if (!d) return bk_fail_errno(err, "%s", r->dir);
+    for (struct dirent *e; !st && (e = readdir(d));) {
+        size_t i = 0;
+        while (i < sizeof ours / sizeof ours[0] && strcmp(e->d_name, ours[i])) i++;
+        if (i == sizeof ours / sizeof ours[0])
+            st = bk_fail(err, BK_EINVAL, "%s is no run folder and not empty (%.60s is there); give another --out", r->dir, e->d_name);
+    }
+    closedir(d);
+    return st;
+}
+
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err)
 {
     char config[BK_RUN_PATH], manifest[BK_RUN_PATH], log[BK_RUN_PATH], summary[BK_RUN_PATH];
@@ -112,6 +130,7 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
     bk_run_path(r, "summary.json", summary, sizeof summary);
     if (bk_exists(r->dir) && !bk_is_dir(r->dir)) return bk_fail(err, BK_EINVAL, "%s is no folder", r->dir);
     BK_TRY(bk_mkdir_p(r->dir, err));
+    if (!bk_exists(manifest)) BK_TRY(check_foreign(r, err));
     BK_TRY(lock_folder(r, err)); /* what is looked at from here on stays as it is */
     bool known = bk_exists(manifest); /* before it nothing is computed: a run that was refused leaves the folder free */
     if (known) BK_TRY(compare_config(r, config, err));

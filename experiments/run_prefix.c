@@ -75,6 +75,16 @@ static bk_status detect(bk_run *r, bk_error *err)
     return st;
 }
 
+/* A stage whose file cannot be read is made anew. */
+static bk_status open_again(bk_run *r, const char *depends, bk_error *err)
+{
+    bk_log(BK_LOG_WARN, "%s; the stage is made anew", err->msg);
+    bk_error_clear(err);
+    bk_stage_close(&r->outliers);
+    BK_TRY(bk_remove_tree(r->outliers.dir, err));
+    return bk_stage_open(&r->outliers, "outliers", depends, err);
+}
+
 static bk_status choose(bk_run *r, bk_error *err)
 {
     const char *text;
@@ -88,9 +98,10 @@ static bk_status choose(bk_run *r, bk_error *err)
     bk_text_buffer b = {0};
     bk_status st = depends_on(r, detection_keys, &r->detection, "", &b, &text, err);
     if (!st) st = bk_stage_open(&r->outliers, "outliers", text, err);
+    if (!st && r->outliers.done && load_choice(&r->choice, r->outliers.dir, err)) st = open_again(r, text, err);
     bk_buffer_free(&b);
     if (!st && r->outliers.done) bk_log(BK_LOG_INFO, "[2/5] outliers: taken from %s", r->outliers.dir);
-    if (!st) st = r->outliers.done ? load_choice(&r->choice, r->outliers.dir, err) : detect(r, err);
+    if (!st && !r->outliers.done) st = detect(r, err);
     bk_stage_close(&r->outliers);
     return st;
 }

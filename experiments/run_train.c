@@ -450,6 +450,20 @@ static bk_status check_fallbacks(bk_run *r, bk_error *err)
     return n < layers ? BK_OK : bk_fail(err, BK_ENUMERIC, "no block could be trained: every one fell back to its initialisation");
 }
 
+/* A shard that somebody took away cannot be made again without its inputs, which are gone: the training starts over. */
+static bk_status check_shards(const bk_run *r, int64_t *next, bk_error *err)
+{
+    char model[BK_RUN_PATH], targets[BK_RUN_PATH];
+    int64_t l = 0, layers = bk_source_config(r->src)->layers;
+    bk_run_path(r, "model", model, sizeof model);
+    bk_run_path(r, "targets", targets, sizeof targets);
+    while (l < *next && bk_quantized_has_block(model, l, layers)) l++;
+    if (l == *next) return BK_OK;
+    bk_log(BK_LOG_WARN, "%s: block %lld was trained but is missing; training starts over", model, (long long)l);
+    *next = 0;
+    return bk_remove_tree(targets, err);
+}
+
 bk_status bk_run_train(bk_run *r, bk_error *err)
 {
     char dir[BK_RUN_PATH];
@@ -457,8 +471,9 @@ bk_status bk_run_train(bk_run *r, bk_error *err)
     bk_run_path(r, "model", dir, sizeof dir);
     BK_TRY(bk_mkdir_p(dir, err));
     bk_run_path(r, "targets", dir, sizeof dir);
-    BK_TRY(bk_mkdir_p(dir, err));
     BK_TRY(read_checkpoint(r, &next, err));
+    BK_TRY(check_shards(r, &next, err));
+    BK_TRY(bk_mkdir_p(dir, err));
     BK_TRY(cut_metrics(r, next, err));
     if (next) bk_log(BK_LOG_INFO, "resuming: %lld of %lld blocks are trained", (long long)next, (long long)layers);
     bk_watch watch = bk_run_begin_stage(r, "train", 4, layers * 100);
