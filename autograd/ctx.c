@@ -163,21 +163,6 @@ bk_tensor *bk_real_new(bk_ctx *ctx, int ndim, const int64_t *dim, const char *na
     return bk_tensor_new(ctx, ctx->be->dtype, ndim, dim, name);
 }
 
-bk_tensor *bk_slice(bk_ctx *ctx, const bk_tensor *t, int64_t first, int64_t n)
-{
-    if (bk_ctx_status(ctx) || !t) return NULL;
-    if (t->ndim < 1 || first < 0 || n < 0 || first + n > t->dim[0]) {
-        bk_fail(ctx->err, BK_ESHAPE, "slice %lld..%lld of %s with %lld rows", (long long)first, (long long)(first + n),
-                t->name ? t->name : "a tensor", t->ndim ? (long long)t->dim[0] : 0);
-        return NULL;
-    }
-    bk_tensor *v = header(ctx, t->dtype, t->ndim, t->dim, t->name);
-    if (!v) return NULL;
-    v->dim[0] = n;
-    if (t->data) v->data = (char *)t->data + (size_t)(first * t->stride[0]) * bk_dtype_size(t->dtype);
-    return v;
-}
-
 /* --- ops --- */
 
 bk_tensor *bk_op_out(bk_node *n, int i, int ndim, const int64_t *dim)

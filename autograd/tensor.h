@@ -77,8 +77,6 @@ void bk_step_release(bk_ctx *ctx, size_t mark);
 /* A step tensor, not zeroed. dtype_real: the backend's real type. */
 bk_tensor *bk_tensor_new(bk_ctx *ctx, bk_dtype dtype, int ndim, const int64_t *dim, const char *name);
 bk_tensor *bk_real_new(bk_ctx *ctx, int ndim, const int64_t *dim, const char *name);
-/* A view of samples [first, first + n) of the outermost dimension; no gradient flows through it. */
-bk_tensor *bk_slice(bk_ctx *ctx, const bk_tensor *t, int64_t first, int64_t n);
 
 /* Back-propagates from y with cotangent dy (NULL: y has one element and dy = 1). Gradients accumulate in leaves that require them. */
 bk_status bk_backward(bk_ctx *ctx, bk_tensor *y, const bk_tensor *dy) BK_MUST_USE;
