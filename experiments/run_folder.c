@@ -107,7 +107,7 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 /* A folder with files of others is no place for a run. */
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
-    static const char *const ours[] = {".", "..", "config.yaml", "lock", "log.txt"};
+    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial", "lock", "log.txt"};
     DIR *d = opendir(r->dir);
     bk_status st = BK_OK;
     if (!d) return bk_fail_errno(err, "%s", r->dir);
