@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/file.h"
@@ -239,6 +240,55 @@ START_TEST(two_at_once_leave_one_run)
 }
 END_TEST
 
+START_TEST(a_folder_of_others_is_no_run_folder)
+{
+    ck_assert_int_eq(mkdir("theirs", 0777), 0);
+    e2e_write("theirs/notes.txt", "mine\n");
+    e2e_brick(2, "run run.yaml --out theirs");
+    e2e_said("notes.txt");
+    ck_assert(!bk_exists("theirs/config.yaml"));
+}
+END_TEST
+
+START_TEST(a_block_that_was_taken_away_is_trained_again)
+{
+    unfinished();
+    char *listing = e2e_listing("a/model"), *shard = strstr(listing, "model-00001-");
+    char path[128];
+    ck_assert_ptr_nonnull(shard);
+    snprintf(path, sizeof path, "a/model/%.*s", (int)strcspn(shard, "\n"), shard);
+    e2e_remove(path);
+    free(listing);
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_said("training starts over");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+START_TEST(a_damaged_stage_of_outliers_is_made_anew)
+{
+    e2e_brick(0, "run run.yaml --out full");
+    char *listing = e2e_listing("cache"), *stage = strstr(listing, "outliers-");
+    char path[256];
+    ck_assert_ptr_nonnull(stage);
+    snprintf(path, sizeof path, "cache/%.*s", (int)strcspn(stage, "/\n"), stage);
+    size_t n = strlen(path);
+    snprintf(path + n, sizeof path - n, "/outliers.json");
+    free(listing);
+    e2e_write(path, "{\"prefix\": [");
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_said("made anew");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+START_TEST(a_calibration_text_that_is_not_there_is_an_input_error)
+{
+    e2e_brick(3, "eval --model ../m --text ../m/eval.txt --seqlen 64 --windows 1 --calib nowhere.txt");
+    e2e_said("nowhere.txt");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("e2e_run");
@@ -260,6 +310,10 @@ int main(void)
     tcase_add_test(t, resuming_with_another_version_is_refused);
     tcase_add_test(t, a_folder_in_use_is_refused);
     tcase_add_test(t, two_at_once_leave_one_run);
+    tcase_add_test(t, a_folder_of_others_is_no_run_folder);
+    tcase_add_test(t, a_block_that_was_taken_away_is_trained_again);
+    tcase_add_test(t, a_damaged_stage_of_outliers_is_made_anew);
+    tcase_add_test(t, a_calibration_text_that_is_not_there_is_an_input_error);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
