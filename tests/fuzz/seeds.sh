@@ -48,6 +48,7 @@ tokenizer='{"version":"1.0","added_tokens":[{"id":3,"content":"<s>","special":tr
 "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,
 "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}'
 
+[ ! -d "$root/tests/fuzz/seeds/$1" ] || cp "$root/tests/fuzz/seeds/$1"/* .
 case $1 in
 fuzz_gguf) gguf >llama ;;
 fuzz_config) printf '%s' "$config" >llama ;;
@@ -57,5 +58,4 @@ fuzz_safetensors)
     { str "$tensors" && head -c 34 /dev/zero; } >three
     ;;
 fuzz_schema) for file in "$root"/configs/*.yaml; do [ ! -e "$file" ] || cp "$file" .; done ;;
-fuzz_store | fuzz_checkpoint) cp "$root/tests/golden/adamw.h5" . ;;
 esac
