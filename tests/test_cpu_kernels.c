@@ -21,11 +21,21 @@ typedef struct outputs {
     int count;
 } outputs;
 
+/* Arrays of a test, which `give_back` frees behind it. */
+static void *taken[256];
+static int n_taken;
+
 static void *memory(int64_t n, size_t size)
 {
     void *p = aligned_alloc(64, ((size_t)n * size + 127) / 64 * 64);
     ck_assert_ptr_nonnull(p);
-    return p;
+    ck_assert_int_lt(n_taken, (int)(sizeof taken / sizeof *taken));
+    return taken[n_taken++] = p;
+}
+
+static void give_back(void)
+{
+    while (n_taken > 0) free(taken[--n_taken]);
 }
 
 static float *numbers(int64_t n, uint64_t seed, double scale)
@@ -516,6 +526,8 @@ int main(void)
     TCase *t = tcase_create("kernels"), *u = tcase_create("parts");
     tcase_set_timeout(t, 60);
     tcase_set_timeout(u, 60);
+    tcase_add_checked_fixture(t, NULL, give_back);
+    tcase_add_checked_fixture(u, NULL, give_back);
     tcase_add_loop_test(t, agrees_with_reference, 0, CASES);
     tcase_add_loop_test(t, ignores_the_number_of_threads, 0, CASES);
     tcase_add_test(u, every_slot_is_there);
