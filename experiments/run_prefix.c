@@ -56,7 +56,7 @@ static bk_status load_choice(bk_prefix_choice *c, const char *dir, bk_error *err
     *c = (bk_prefix_choice){.o = bk_json_int(bk_json_get(root, "o"), 0), .n = (int64_t)bk_json_size(ids)};
     bk_status st = ids && c->n <= BK_PREFIX_MAX
                        ? BK_OK
-                       : bk_fail(err, BK_EFORMAT, "%s: no list \"prefix\" of at most %d tokens; delete the folder, it is made again", path, BK_PREFIX_MAX);
+                       : bk_fail(err, BK_EFORMAT, "%s: no list \"prefix\" of at most %d tokens", path, BK_PREFIX_MAX);
     for (int64_t i = 0; !st && i < c->n; i++) c->ids[i] = (int32_t)bk_json_int(bk_json_at(ids, (size_t)i), -1);
     bk_json_free(root);
     return st;
