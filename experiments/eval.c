@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "experiments/backends.h"
 #include "experiments/lab.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/runner.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
@@ -158,12 +158,12 @@ static void print_text(const eval_state *s, double seconds)
 
 static bk_status evaluate(eval_state *s, bk_error *err)
 {
-    const bk_backend *be = bk_backend_named(s->a->backend);
-    if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", s->a->backend);
-    if (strcmp(s->a->bos, "auto") && strcmp(s->a->bos, "none")) return bk_fail(err, BK_EINVAL, "--bos '%s': want auto or none", s->a->bos);
+    bool bos_auto;
+    BK_TRY(bk_runner_bos(s->a->bos, &bos_auto, err));
     if (s->a->calib && !bk_exists(s->a->calib)) return bk_fail(err, BK_EIO, "%s: the calibration text is not there", s->a->calib);
-    if (be->set_threads && s->a->threads) be->set_threads((int)s->a->threads);
-    s->policy = (bk_text_policy){!strcmp(s->a->bos, "auto"), s->a->parse_special, s->a->strip_bos, s->a->join};
+    const bk_backend *be = bk_runner_backend(s->a->backend, s->a->threads, err);
+    if (!be) return err->code;
+    s->policy = (bk_text_policy){bos_auto, s->a->parse_special, s->a->strip_bos, s->a->join};
     BK_TRY(bk_lab_open(&s->lab, s->a->model, be, err));
     return s->lab.quantized ? eval_quantized(s, err) : eval_raw(s, err);
 }

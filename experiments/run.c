@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "experiments/backends.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
 #include "experiments/plan.h"
+#include "experiments/runner.h"
 #include "experiments/verbs.h"
 
 enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TRAIN, T_EVALUATE, T_TOTAL };
@@ -60,9 +60,8 @@ static bk_status check_tables(const bk_model *m, bk_error *err)
 static bk_status open_model(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
-    const bk_backend *be = bk_backend_named(c->backend);
-    if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", c->backend);
-    if (be->set_threads && c->threads) be->set_threads((int)c->threads);
+    const bk_backend *be = bk_runner_backend(c->backend, c->threads, err);
+    if (!be) return err->code;
     BK_TRY(bk_lab_open(&r->lab, c->model, be, err));
     if (r->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized already; a run starts from a full-precision model", c->model);
     bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
