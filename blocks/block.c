@@ -199,7 +199,7 @@ static bk_tensor *linear(bk_ctx *ctx, bk_block *b, bk_linear_id id, bk_tensor *x
 static bk_tensor *turn(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_norm_id norm, int64_t heads)
 {
     if (b->norm[norm]) x = bk_rmsnorm(ctx, x, b->norm[norm], b->cfg.eps);
-    x = bk_rope(ctx, x, b->rope, heads, b->prefix_len);
+    x = bk_rope(ctx, x, b->rope, heads, b->cfg.overlap_prefix ? 0 : b->prefix_len);
     return b->r3 ? bk_hadamard(ctx, x, b->r3_h, &b->r3_attr) : x;
 }
 

@@ -71,7 +71,7 @@ bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_er
 /* Switches all quantizers on or off; those that the present layer skips stay off. */
 void bk_block_quantize(bk_block *b, bool weights, bool sites);
 
-/* x [B, T, hidden] -> [B, T, hidden]; token t stands at position prefix_len + t. */
+/* x [B, T, hidden] -> [B, T, hidden]; token t stands at position prefix_len + t, or at t where cfg.overlap_prefix. */
 bk_tensor *bk_block_forward(bk_ctx *ctx, bk_block *b, bk_tensor *x);
 /* The same, keeping the values on the way. */
 bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_block_values *values);

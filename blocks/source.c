@@ -40,6 +40,11 @@ const bk_config *bk_source_config(const bk_source *s)
     return &s->rotation->after;
 }
 
+void bk_source_overlap_prefix(bk_source *s, bool on)
+{
+    s->rotation->after.overlap_prefix = on;
+}
+
 const bk_model *bk_source_model(const bk_source *s)
 {
     return s->model;

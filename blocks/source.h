@@ -13,6 +13,9 @@ typedef struct bk_source bk_source;
 bk_status bk_source_open(const bk_model *m, const bk_rotation_spec *spec, bk_source **out, bk_error *err) BK_MUST_USE;
 void bk_source_close(bk_source *s);
 
+/* Where text behind a prefix stands, for every block made from this source (bk_config.overlap_prefix). */
+void bk_source_overlap_prefix(bk_source *s, bool on);
+
 /* The config of what is read here: its head is untied and o has a bias where transforms made that. */
 const bk_config *bk_source_config(const bk_source *s);
 const bk_model *bk_source_model(const bk_source *s);

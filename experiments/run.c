@@ -67,6 +67,7 @@ static bk_status open_model(bk_run *r, bk_error *err)
     bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
     BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
+    bk_source_overlap_prefix(r->src, c->prefix.overlap);
     BK_TRY(check_tables(r->lab.model, err));
     BK_TRY(bk_model_sha256(r->lab.model, r->model_sha, err));
     r->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};

@@ -9,7 +9,7 @@
 #include "experiments/run.h"
 #include "experiments/version.h"
 
-static const char *const detection_keys[] = {"rotation.", "prefix.", "seed", "backend", NULL};
+static const char *const detection_keys[] = {"rotation.", "prefix.threshold", "prefix.bos", "seed", "backend", NULL};
 
 /* All that a stage depends on. The token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */
 static bk_status depends_on(const bk_run *r, const char *const *keys, const bk_samples *samples, const char *parent, bk_text_buffer *b,
@@ -139,7 +139,7 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
 
 /* --- initialisation: a stage of one file per block --- */
 
-static const char *const init_keys[] = {"rotation.", "quant.", "init.", "seed", "backend", NULL};
+static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
 
 void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size)
 {

@@ -71,7 +71,8 @@ typedef struct bk_run_config {
         int64_t n_ids;
         int32_t ids[BK_PREFIX_IDS]; /* of BK_PREFIX_GIVEN, in order, BOS included */
         double threshold, lower_threshold;
-        int bos; /* bk_prefix_bos */
+        bool overlap; /* text starts at position 0 again */
+        int bos;      /* bk_prefix_bos */
     } prefix;
     struct {
         bk_qspec weight, activation, key, value;

@@ -90,6 +90,8 @@ const bk_key bk_keys[] = {
      "largest over median magnitude above which a token is an outlier"},
     {"prefix.lower_threshold", BK_KEY_REAL, AT(prefix.lower_threshold), "8", 1, 1e9, NULL,
      "median over smallest magnitude of queries and keys, reported only"},
+    {"prefix.overlap", BK_KEY_BOOL, AT(prefix.overlap), "false", 0, 0, NULL,
+     "text behind P prefixed tokens starts at position 0 again, not at P"},
     {"prefix.bos", BK_KEY_ENUM, AT(prefix.bos), "last", 0, 0, "last|none", "where auto puts the BOS"},
 
     QUANT(weight),

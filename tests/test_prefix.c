@@ -134,6 +134,53 @@ START_TEST(ordinary_tokens_and_prefix_agree)
 }
 END_TEST
 
+/* RoPE by `positions` more, of keys [Hkv, P, d]: only the distance between query and key counts. */
+static void turn_keys(double *k, const bk_config *c, int64_t positions)
+{
+    int64_t half = c->head_dim / 2;
+    double freq[64];
+    bk_config_inv_freq(c, freq);
+    for (int64_t r = 0; r < c->kv_heads * P; r++)
+        for (int64_t j = 0; j < half; j++) {
+            double *a = k + r * c->head_dim + j, *b = a + half, x = *a, y = *b, angle = (double)positions * freq[j];
+            *a = x * cos(angle) - y * sin(angle);
+            *b = y * cos(angle) + x * sin(angle);
+        }
+}
+
+START_TEST(overlapping_text_is_P_positions_nearer_to_the_prefix)
+{
+    const bk_backend *be = bk_backend_ref(BK_F64);
+    bk_config plain = bk_tiny_config(), overlapping = plain;
+    overlapping.overlap_prefix = true;
+    bk_tiny_block behind, over;
+    bk_block_options opt = {.prefix_len = P, .tokens = T};
+    bk_tiny_block_open(&behind, be, &plain, &opt, 4);
+    bk_tiny_block_open(&over, be, &overlapping, &opt, 4);
+    double *k = copy(be, over.b->prefix_k), x[B * T * 64];
+    float f[B * T * 64];
+    bk_tiny_fill(f, B * T * plain.hidden, plain.hidden, 40);
+    for (int64_t i = 0; i < B * T * plain.hidden; i++) x[i] = (double)f[i];
+    output near = run_block(&over, x, B, T), far = run_block(&behind, x, B, T);
+    turn_keys(k, &plain, P);
+    ok(bk_write_f64(be, behind.b->prefix_k, 0, k, bk_numel(behind.b->prefix_k), &behind.err), &behind.err);
+    output same = run_block(&behind, x, B, T);
+    double worst = 0, moved = 0;
+    for (int64_t i = 0; i < B * T * plain.hidden; i++) {
+        worst = fmax(worst, fabs(near.y[i] - same.y[i]));
+        moved = fmax(moved, fabs(near.y[i] - far.y[i]));
+    }
+    ck_assert_msg(worst <= 1e-10, "off by %g", worst);
+    ck_assert_msg(moved > 1e-4, "positions make no difference: %g", moved);
+    free(k);
+    free_output(&near);
+    free_output(&far);
+    free_output(&same);
+    bk_tiny_block_close(&behind);
+    bk_tiny_block_close(&over);
+}
+END_TEST
+
 /* --- a whole model, through bk_prefix_compute --- */
 
 typedef struct model {
@@ -371,6 +418,7 @@ int main(void)
     TCase *t = tcase_create("equivalence");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, ordinary_tokens_and_prefix_agree, 0, VARIANTS);
+    tcase_add_test(t, overlapping_text_is_P_positions_nearer_to_the_prefix);
     tcase_add_loop_test(t, a_model_with_prefix_is_the_same_model, 0, 3);
     tcase_add_loop_test(t, a_rotated_model_with_prefix_is_the_same_model, 0, 3);
     suite_add_tcase(s, t);
