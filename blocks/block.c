@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/cache.h"
+
 static const bk_site_id input_site[BK_W_COUNT] = {
     [BK_W_Q] = BK_SITE_ATTN_IN, [BK_W_K] = BK_SITE_ATTN_IN, [BK_W_V] = BK_SITE_ATTN_IN, [BK_W_O] = BK_SITE_O_IN,
     [BK_W_GATE] = BK_SITE_MLP_IN, [BK_W_UP] = BK_SITE_MLP_IN, [BK_W_DOWN] = BK_SITE_DOWN_IN,
@@ -199,7 +201,8 @@ static bk_tensor *linear(bk_ctx *ctx, bk_block *b, bk_linear_id id, bk_tensor *x
 static bk_tensor *turn(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_norm_id norm, int64_t heads)
 {
     if (b->norm[norm]) x = bk_rmsnorm(ctx, x, b->norm[norm], b->cfg.eps);
-    x = bk_rope(ctx, x, b->rope, heads, b->cfg.overlap_prefix ? 0 : b->prefix_len);
+    int64_t before = (b->cfg.overlap_prefix ? 0 : b->prefix_len) + (b->past ? b->past->tokens : 0);
+    x = bk_rope(ctx, x, b->rope, heads, before);
     return b->r3 ? bk_hadamard(ctx, x, b->r3_h, &b->r3_attr) : x;
 }
 
@@ -232,7 +235,8 @@ static bk_tensor *from_o_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 static bk_tensor *from_cache(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 {
     bk_tensor *k = at_site(ctx, b, BK_SITE_KEY, v->k), *value = at_site(ctx, b, BK_SITE_VALUE, v->v);
-    v->o_in = bk_attention(ctx, v->q, k, value, b->prefix_k, b->prefix_v, b->cfg.heads, b->cfg.kv_heads, b->cfg.sliding_window);
+    v->o_in = bk_attention(ctx, v->q, k, value, bk_past_keys(b), bk_past_values(b), b->cfg.heads, b->cfg.kv_heads, b->cfg.sliding_window);
+    if (b->past) bk_past_add(ctx, b, k, value);
     return from_o_in(ctx, b, v);
 }
 
@@ -248,6 +252,7 @@ static bk_tensor *from_attn_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 
 bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_block_values *v)
 {
+    bk_past_check(ctx, b, x);
     *v = (bk_block_values){.x = x, .attn_in = bk_rmsnorm(ctx, x, b->norm[BK_NORM_ATTN], b->cfg.eps)};
     return from_attn_in(ctx, b, v);
 }

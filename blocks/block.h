@@ -46,6 +46,7 @@ typedef struct bk_block {
     bk_tensor *r3_h, *r4_h;          /* base matrices, NULL if of order 1 */
     int64_t prefix_len;
     bk_tensor *prefix_k, *prefix_v;  /* [Hkv, P, d], constant; NULL if P = 0 */
+    struct bk_past *past;            /* NULL: every sequence begins behind the prefix (blocks/cache.h) */
     unsigned skip_sites, skip_weights; /* bits: what stays in full precision in the present layer (quant.skip) */
     bk_tap tap;
     void *tap_user;
@@ -71,7 +72,8 @@ bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_er
 /* Switches all quantizers on or off; those that the present layer skips stay off. */
 void bk_block_quantize(bk_block *b, bool weights, bool sites);
 
-/* x [B, T, hidden] -> [B, T, hidden]; token t stands at position prefix_len + t, or at t where cfg.overlap_prefix. */
+/* x [B, T, hidden] -> [B, T, hidden]; token t stands at position prefix_len + t, or at t where cfg.overlap_prefix; behind
+ * the tokens of `past` if there is one. */
 bk_tensor *bk_block_forward(bk_ctx *ctx, bk_block *b, bk_tensor *x);
 /* The same, keeping the values on the way. */
 bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_block_values *values);

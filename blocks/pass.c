@@ -76,22 +76,16 @@ bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_st
     return watch_step(watch, b->cfg.layers, b->cfg.layers, err);
 }
 
-/* The end of a model on a backend: gain of the last norm and the head. */
-typedef struct head {
-    const bk_backend *be;
-    const bk_config *cfg;
-    bk_tensor *norm, *w;
-} head;
-
-static void head_free(head *h)
+void bk_head_close(bk_head *h)
 {
     bk_tensor_destroy(h->be, h->norm);
     bk_tensor_destroy(h->be, h->w);
+    *h = (bk_head){0};
 }
 
-static bk_status head_load(head *h, const bk_backend *be, const bk_source *src, bk_error *err)
+bk_status bk_head_open(bk_head *h, const bk_backend *be, const bk_source *src, bk_error *err)
 {
-    h->cfg = bk_source_config(src);
+    *h = (bk_head){.be = be, .cfg = bk_source_config(src)};
     int64_t c = h->cfg->hidden, v = h->cfg->vocab, rows = 1024;
     BK_TRY(bk_tensor_create(be, be->dtype, 1, (int64_t[]){c}, "final norm", &h->norm, err));
     BK_TRY(bk_tensor_create(be, be->dtype, 2, (int64_t[]){v, c}, "head", &h->w, err));
@@ -108,13 +102,13 @@ static bk_status head_load(head *h, const bk_backend *be, const bk_source *src, 
     return st;
 }
 
-static bk_tensor *head_logits(bk_ctx *ctx, const head *h, bk_tensor *x)
+static bk_tensor *head_logits(bk_ctx *ctx, const bk_head *h, bk_tensor *x)
 {
     return bk_linear(ctx, bk_rmsnorm(ctx, x, h->norm, h->cfg->eps), h->w, NULL);
 }
 
 /* nll of positions t .. t+n-1 of one sample, whose hidden states are host[T, C] */
-static bk_status score(bk_ctx *ctx, const head *h, const float *host, const int32_t *ids, int64_t n, double *sum, bk_error *err)
+static bk_status score(bk_ctx *ctx, const bk_head *h, const float *host, const int32_t *ids, int64_t n, double *sum, bk_error *err)
 {
     bk_step_begin(ctx);
     bk_tensor *x = bk_real_new(ctx, 2, (int64_t[]){n, h->cfg->hidden}, "h");
@@ -134,7 +128,7 @@ static bk_status score(bk_ctx *ctx, const head *h, const float *host, const int3
 }
 
 /* Sums are taken sample by sample, so that the order of additions is fixed. */
-static bk_status score_samples(bk_ctx *ctx, const head *h, const bk_stream *s, const int32_t *ids, double *nll, float *host, bk_error *err)
+static bk_status score_samples(bk_ctx *ctx, const bk_head *h, const bk_stream *s, const int32_t *ids, double *nll, float *host, bk_error *err)
 {
     int64_t t = bk_stream_tokens(s), c = bk_stream_width(s), scored = t - 1;
     bk_ctx_record(ctx, false);
@@ -155,15 +149,15 @@ static bk_status score_samples(bk_ctx *ctx, const head *h, const bk_stream *s, c
 
 bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const int32_t *ids, bk_ppl *out, bk_error *err)
 {
-    head h = {.be = bk_ctx_backend(ctx)};
+    bk_head h;
     double nll = 0;
     if (bk_stream_samples(s) < 1 || bk_stream_tokens(s) < 2)
         return bk_fail(err, BK_EINVAL, "perplexity needs at least one window of two tokens");
     float *host = malloc((size_t)(bk_stream_tokens(s) * bk_stream_width(s)) * sizeof *host);
     if (!host) return bk_fail(err, BK_ENOMEM, "no memory for one sample");
-    bk_status st = head_load(&h, bk_ctx_backend(ctx), src, err);
+    bk_status st = bk_head_open(&h, bk_ctx_backend(ctx), src, err);
     if (!st) st = score_samples(ctx, &h, s, ids, &nll, host, err);
-    head_free(&h);
+    bk_head_close(&h);
     free(host);
     BK_TRY(st);
     out->tokens = bk_stream_samples(s) * (bk_stream_tokens(s) - 1);
@@ -172,7 +166,7 @@ bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const 
     return isfinite(out->ppl) ? BK_OK : bk_fail(err, BK_ENUMERIC, "the perplexity is not finite");
 }
 
-static bk_status logits(bk_ctx *ctx, const head *h, const float *host, int64_t n, float *out, bk_error *err)
+static bk_status logits(bk_ctx *ctx, const bk_head *h, const float *host, int64_t n, float *out, bk_error *err)
 {
     int64_t c = h->cfg->hidden, v = h->cfg->vocab;
     bk_step_begin(ctx);
@@ -183,16 +177,21 @@ static bk_status logits(bk_ctx *ctx, const head *h, const float *host, int64_t n
     return bk_ctx_measuring(ctx) ? BK_OK : bk_read(h->be, y, 0, out, n * v, err);
 }
 
-bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *host, int64_t n, float *out, bk_error *err)
+bk_status bk_head_logits(bk_ctx *ctx, const bk_head *h, const float *x, int64_t n, float *out, bk_error *err)
 {
-    head h = {.be = bk_ctx_backend(ctx)};
-    bk_status st = head_load(&h, bk_ctx_backend(ctx), src, err);
     bk_ctx_record(ctx, false);
     bk_ctx_measure(ctx);
-    if (!st) st = logits(ctx, &h, host, n, out, err);
-    if (!st) st = bk_ctx_commit(ctx);
-    if (!st) st = logits(ctx, &h, host, n, out, err);
-    head_free(&h);
+    BK_TRY(logits(ctx, h, x, n, out, err));
+    BK_TRY(bk_ctx_commit(ctx));
+    return logits(ctx, h, x, n, out, err);
+}
+
+bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *x, int64_t n, float *out, bk_error *err)
+{
+    bk_head h;
+    bk_status st = bk_head_open(&h, bk_ctx_backend(ctx), src, err);
+    if (!st) st = bk_head_logits(ctx, &h, x, n, out, err);
+    bk_head_close(&h);
     return st;
 }
 

@@ -40,7 +40,17 @@ typedef struct bk_ppl {
 /* Perplexity of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not scored (decision 17). */
 bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *h, const int32_t *ids, bk_ppl *out, bk_error *err) BK_MUST_USE;
 
-/* Logits of the given positions of one sample's hidden states: h [n, hidden] -> out [n, vocab]. */
+/* The end of a model on a backend, for who asks for logits more than once: gain of the last norm and the head. */
+typedef struct bk_head {
+    const bk_backend *be;
+    const bk_config *cfg; /* of the source, which must outlive it */
+    bk_tensor *norm, *w;
+} bk_head;
+bk_status bk_head_open(bk_head *h, const bk_backend *be, const bk_source *src, bk_error *err) BK_MUST_USE;
+void bk_head_close(bk_head *h); /* due after a failure too */
+/* Logits of hidden states x [n, hidden] -> out [n, vocab]. */
+bk_status bk_head_logits(bk_ctx *ctx, const bk_head *h, const float *x, int64_t n, float *out, bk_error *err) BK_MUST_USE;
+/* The same, once. */
 bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *h, int64_t n, float *out, bk_error *err) BK_MUST_USE;
 
 /* Perplexity of a model on windows of ids: embed, all blocks, head. */

@@ -1,9 +1,10 @@
-/* brick generate: greedy text. Every token runs the whole sequence again; the blocks stay loaded where memory allows. */
+/* brick generate: greedy text. Keys and values of the tokens so far are kept, so each token runs alone; the blocks stay loaded where memory allows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/cache.h"
 #include "experiments/options.h"
 #include "experiments/runner.h"
 #include "experiments/verbs.h"
@@ -24,10 +25,12 @@ typedef struct generation {
     bk_runner runner;
     bk_block **block; /* [n_blocks]: one per layer, or one for all */
     int64_t n_blocks;
+    bk_cache *cache;
+    bk_head head;
     bk_ctx *block_ctx, *head_ctx;
     int32_t *ids; /* prompt, then what was generated */
     int64_t n_prompt, n;
-    float *last, *logits;
+    float *logits;
     char *text; /* of what was generated */
     size_t len;
     bk_progress progress;
@@ -54,60 +57,67 @@ static bk_status read_prompt(generation *g, bk_error *err)
     return g->n ? BK_OK : bk_fail(err, BK_EINVAL, "the prompt is empty, and this model begins without a BOS");
 }
 
-/* Blocks for the longest sequence, and memory measured for it: shorter ones need less. */
-static bk_status prepare_blocks(generation *g, bk_error *err)
+/* All blocks, or one that takes the layers in turn, for a sequence of `tokens`. */
+static bk_status load_blocks(generation *g, int64_t tokens, bk_error *err)
 {
     const bk_config *cfg = bk_source_config(g->runner.src);
-    int64_t tokens = g->n_prompt + g->a->tokens - 1;
     bk_block_options opt = g->runner.block;
     opt.tokens = tokens;
     bool resident = bk_block_bytes(g->lab.be, cfg, &opt) <= RESIDENT_BYTES / (size_t)cfg->layers;
     g->n_blocks = resident ? cfg->layers : 1;
-    if (!(g->block = calloc((size_t)g->n_blocks, sizeof *g->block)))
-        return bk_fail(err, BK_ENOMEM, "no memory for the blocks");
+    if (!(g->block = calloc((size_t)g->n_blocks, sizeof *g->block))) return bk_fail(err, BK_ENOMEM, "no memory for the blocks");
     for (int64_t l = 0; l < g->n_blocks; l++) {
         BK_TRY(bk_runner_block(&g->runner, tokens, &g->block[l], err));
         if (resident) BK_TRY(bk_runner_load(&g->runner, l, g->block[l], err));
     }
+    return BK_OK;
+}
+
+/* What every token needs, in memory that does not grow afterwards. */
+static bk_status prepare(generation *g, bk_error *err)
+{
+    const bk_config *cfg = bk_source_config(g->runner.src);
+    int64_t tokens = g->n_prompt + g->a->tokens - 1; /* the last one is chosen, and never run */
+    BK_TRY(load_blocks(g, tokens, err));
+    BK_TRY(bk_cache_create(&g->cache, g->lab.be, cfg, g->runner.block.prefix_len, tokens, err));
+    BK_TRY(bk_head_open(&g->head, g->lab.be, g->runner.src, err));
     g->block_ctx = bk_ctx_new(g->lab.be, err);
     g->head_ctx = bk_ctx_new(g->lab.be, err);
-    g->last = malloc((size_t)cfg->hidden * sizeof *g->last);
     g->logits = malloc((size_t)cfg->vocab * sizeof *g->logits);
-    if (!g->block_ctx || !g->head_ctx || !g->last || !g->logits) return bk_fail(err, BK_ENOMEM, "no memory for the logits");
+    if (!g->block_ctx || !g->head_ctx || !g->logits) return bk_fail(err, BK_ENOMEM, "no memory for the logits");
     bk_ctx_measure(g->block_ctx);
-    BK_TRY(bk_block_pass_measure(g->block_ctx, g->block[0], 1, tokens));
+    BK_TRY(bk_cache_measure(g->block_ctx, g->block[0], g->cache, g->n_prompt));
     return bk_ctx_commit(g->block_ctx);
 }
 
 static bk_status run_blocks(generation *g, bk_stream *h, bk_error *err)
 {
-    BK_TRY(bk_embed_stream(g->runner.src, g->ids, h, err));
     for (int64_t l = 0; l < bk_source_config(g->runner.src)->layers; l++) {
         bk_block *b = g->block[g->n_blocks > 1 ? l : 0];
         if (g->n_blocks == 1) BK_TRY(bk_runner_load(&g->runner, l, b, err));
+        b->past = bk_cache_layer(g->cache, l);
         if (bk_block_pass(g->block_ctx, b, h, h, err)) return bk_error_prefix(err, "block %lld", (long long)l);
     }
     return BK_OK;
 }
 
-/* Hidden state of the last token, then its logits. */
-static bk_status run_sequence(generation *g, bk_error *err)
+/* Runs the ids from `first` on behind those before them: logits of the last one. */
+static bk_status run_tokens(generation *g, int64_t first, bk_error *err)
 {
-    int64_t c = bk_source_config(g->runner.src)->hidden;
+    int64_t n = g->n - first, c = bk_source_config(g->runner.src)->hidden;
     bk_stream *h = NULL;
-    float *all = malloc((size_t)(g->n * c) * sizeof *all);
-    bk_status st = all ? bk_stream_create(&h, 1, g->n, c, err)
-                       : bk_fail(err, BK_ENOMEM, "no memory for %lld hidden states", (long long)g->n);
+    float *x = malloc((size_t)(n * c) * sizeof *x);
+    bk_status st = x ? bk_stream_create(&h, 1, n, c, err) : bk_fail(err, BK_ENOMEM, "no memory for %lld hidden states", (long long)n);
+    if (!st) st = bk_embed_stream(g->runner.src, g->ids + first, h, err);
     if (!st) st = run_blocks(g, h, err);
-    if (!st) st = bk_stream_read(h, 0, 1, all, err);
-    if (!st) memcpy(g->last, all + (g->n - 1) * c, (size_t)c * sizeof *all);
+    if (!st) st = bk_stream_read(h, 0, 1, x, err);
+    if (!st) st = bk_head_logits(g->head_ctx, &g->head, x + (n - 1) * c, 1, g->logits, err);
     bk_stream_free(h);
-    free(all);
-    return st ? st : bk_logits(g->head_ctx, g->runner.src, g->last, 1, g->logits, err);
+    free(x);
+    return st;
 }
 
-/* The largest logit; the smallest id among equals. Rows beyond the tokenizer's table are padding that no text stands for.
- */
+/* The largest logit; the smallest id among equals. Rows beyond the tokenizer's table are padding that no text stands for. */
 static bk_status choose(const generation *g, int32_t *id, bk_error *err)
 {
     *id = 0;
@@ -143,12 +153,12 @@ static bk_status generate(generation *g, bk_error *err)
     BK_TRY(bk_lab_open(&g->lab, g->a->model, be, err));
     BK_TRY(bk_runner_open(&g->runner, &g->lab, &g->a->choice, err));
     BK_TRY(read_prompt(g, err));
-    BK_TRY(prepare_blocks(g, err));
+    BK_TRY(prepare(g, err));
     bk_model_bos_eos(g->lab.model, &bos, &eos);
     bk_progress_begin(&g->progress, "generate", 1, 0, g->a->tokens);
     for (int64_t i = 0; i < g->a->tokens; i++) {
         BK_TRY(bk_check_cancelled(err));
-        BK_TRY(run_sequence(g, err));
+        BK_TRY(run_tokens(g, i ? g->n - 1 : 0, err));
         int32_t id;
         BK_TRY(choose(g, &id, err));
         g->ids[g->n++] = id;
@@ -176,10 +186,11 @@ static void close_generation(generation *g)
 {
     for (int64_t l = 0; g->block && l < g->n_blocks; l++) bk_block_free(g->block[l]);
     free(g->block);
+    bk_cache_free(g->cache);
     bk_ctx_free(g->block_ctx);
     bk_ctx_free(g->head_ctx);
+    if (g->head.be) bk_head_close(&g->head);
     free(g->ids);
-    free(g->last);
     free(g->logits);
     free(g->text);
     bk_runner_close(&g->runner);
