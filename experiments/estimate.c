@@ -28,7 +28,8 @@ typedef struct estimator {
     const bk_config *cfg; /* after the transforms */
     bk_backend dry;
     bk_block_quant quant;
-    int64_t prefix, windows;
+    bk_sample_counts n;
+    int64_t prefix;
     bk_error *err;
 } estimator;
 
@@ -156,7 +157,7 @@ static double gram_bytes(const estimator *e)
 static void calibration_size(const estimator *e, int64_t *samples, int64_t *tokens)
 {
     const bk_data_config *d = &e->c->data.calibration;
-    *samples = d->samples;
+    *samples = e->n.calibration > 0 ? e->n.calibration : 1; /* 0: nothing has to be measured */
     *tokens = *d->text ? d->seqlen : e->c->data.training.seqlen;
 }
 
@@ -180,15 +181,22 @@ static bk_status targets_memory(const estimator *e, int64_t samples, int64_t tok
     return BK_OK;
 }
 
+/* No batch has more samples than there are. */
+static int64_t train_batch(const estimator *e)
+{
+    int64_t most = e->n.training > e->n.validation ? e->n.training : e->n.validation;
+    return e->c->train.batch < most ? e->c->train.batch : most;
+}
+
 /* Steps of AdamW read ahead by a batch; before them the search may run again. */
 static bk_status steps_memory(const estimator *e, int64_t tokens, double *out)
 {
     const bk_run_config *c = e->c;
     bk_block *b = NULL;
     size_t step = 0;
-    double ahead = 2.0 * (c->train.target == BK_TARGET_BOTH ? 3 : 2) * stream_bytes(e, c->train.batch, tokens), block, init = 0;
+    double ahead = 2.0 * (c->train.target == BK_TARGET_BOTH ? 3 : 2) * stream_bytes(e, train_batch(e), tokens), block, init = 0;
     bk_status st = make_block(e, true, true, tokens, &b);
-    if (!st) st = bk_train_bytes(b, c->train.batch, tokens, (bk_loss_kind)c->train.loss, &step, e->err);
+    if (!st) st = bk_train_bytes(b, train_batch(e), tokens, (bk_loss_kind)c->train.loss, &step, e->err);
     double trained = st ? 0 : block_bytes(b);
     bk_block_free(b);
     BK_TRY(st);
@@ -203,7 +211,7 @@ static bk_status train_memory(const estimator *e, double *out)
     int64_t tokens = c->data.training.seqlen;
     double targets, steps;
     if (c->train.epochs == 0) return BK_OK;
-    BK_TRY(targets_memory(e, c->data.training.samples + c->data.validation, tokens, &targets));
+    BK_TRY(targets_memory(e, e->n.training + e->n.validation, tokens, &targets));
     BK_TRY(steps_memory(e, tokens, &steps));
     *out = weights_bytes(e) + max2(targets, steps);
     return BK_OK;
@@ -214,8 +222,8 @@ static bk_status evaluate_memory(const estimator *e, double *out)
     double block, pass, init = 0;
     int64_t tokens = e->c->data.evaluation.seqlen;
     if (e->c->evaluate & BK_EVALUATE_ABLATION) BK_TRY(init_memory(e, &block, &init));
-    BK_TRY(pass_bytes(e, true, false, e->windows, tokens, &block, &pass));
-    *out = weights_bytes(e) + block + pass + stream_memory(e, e->windows, tokens) + max2(head_bytes(e), init);
+    BK_TRY(pass_bytes(e, true, false, e->n.evaluation, tokens, &block, &pass));
+    *out = weights_bytes(e) + block + pass + stream_memory(e, e->n.evaluation, tokens) + max2(head_bytes(e), init);
     return BK_OK;
 }
 
@@ -227,8 +235,8 @@ static bk_status memory(const estimator *e, bk_estimate *out)
     BK_TRY(pass_bytes(e, false, false, 1, 16, &block, &pass));
     m[BK_PART_EQUIVALENCE] = weights_bytes(e) + block + pass + head_bytes(e);
     if (c->prefix.mode == BK_PREFIX_AUTO) {
-        BK_TRY(pass_bytes(e, false, false, d->samples, d->seqlen, &block, &pass));
-        m[BK_PART_OUTLIERS] = weights_bytes(e) + block + pass + stream_memory(e, d->samples, d->seqlen);
+        BK_TRY(pass_bytes(e, false, false, e->n.detection, d->seqlen, &block, &pass));
+        m[BK_PART_OUTLIERS] = weights_bytes(e) + block + pass + stream_memory(e, e->n.detection, d->seqlen);
     }
     BK_TRY(init_memory(e, &block, &pass));
     m[BK_PART_INIT] = weights_bytes(e) + block + pass;
@@ -248,7 +256,7 @@ static void disk(const estimator *e, bk_estimate *out)
     const bk_run_config *c = e->c;
     const bk_config *cfg = e->cfg;
     int64_t tokens = c->data.training.seqlen, layers = cfg->layers, n, t;
-    double samples = (double)c->data.training.samples + (double)c->data.validation;
+    double samples = (double)e->n.training + (double)e->n.validation;
     double file = (c->train.target == BK_TARGET_BOTH ? 4 : 3) * samples * (double)tokens * (double)cfg->hidden * (double)bk_store_type_size((bk_store_type)c->store.dtype);
     double alive = c->store.keep == BK_TARGETS_ALL ? (double)layers : layers > 1 ? 2 : 1;
     double weights = (double)bk_config_block_weights(cfg) * (double)layers, tables = (cfg->tied ? 4.0 : 8.0) * (double)cfg->vocab * (double)cfg->hidden;
@@ -257,8 +265,8 @@ static void disk(const estimator *e, bk_estimate *out)
     out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps;
     out->cache_disk = 8 * steps;
     calibration_size(e, &n, &t);
-    double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? stream_bytes(e, c->data.detection.samples, c->data.detection.seqlen) : 0,
-                        stream_bytes(e, e->windows, c->data.evaluation.seqlen), stream_bytes(e, n, t)};
+    double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? stream_bytes(e, e->n.detection, c->data.detection.seqlen) : 0,
+                        stream_bytes(e, e->n.evaluation, c->data.evaluation.seqlen), stream_bytes(e, n, t)};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
 }
@@ -301,8 +309,8 @@ static double train_seconds(const estimator *e, const bk_rates *r)
 {
     const bk_run_config *c = e->c;
     int64_t tokens = c->data.training.seqlen;
-    double n = (double)c->data.training.samples, all = n + (double)c->data.validation, epochs = (double)c->train.epochs;
-    double validation = c->data.validation ? (double)c->data.validation : n;
+    double n = (double)e->n.training, all = n + (double)e->n.validation, epochs = (double)c->train.epochs;
+    double validation = e->n.validation ? (double)e->n.validation : n;
     double step = 3 * n * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * TRAIN_SHARE);
     double targets = forward_seconds(e, r, (c->train.target == BK_TARGET_BOTH ? 3 : 2) * all, tokens);
     double refresh = c->init.refresh ? init_seconds(e, r, c->init.search) : 0;
@@ -315,13 +323,13 @@ static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
     const bk_data_config *d = &c->data.detection;
     double layers = (double)e->cfg->layers, *s = out->seconds, tables = 2.0 * (double)e->cfg->vocab * (double)e->cfg->hidden;
     double head_load = r->load_seconds * tables / 2 / (double)bk_config_block_weights(e->cfg);
-    double row = layers * (r->load_seconds + forward_seconds(e, r, (double)e->windows, c->data.evaluation.seqlen)) + head_load +
-                 (double)e->windows * (double)c->data.evaluation.seqlen * tables / (1e9 * r->gflops * FORWARD_SHARE);
+    double row = layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.evaluation, c->data.evaluation.seqlen)) + head_load +
+                 (double)e->n.evaluation * (double)c->data.evaluation.seqlen * tables / (1e9 * r->gflops * FORWARD_SHARE);
     double init = layers * (r->load_seconds + init_seconds(e, r, c->init.search));
     bool ablation = c->evaluate & BK_EVALUATE_ABLATION, prefixed = c->prefix.mode != BK_PREFIX_NONE;
     s[BK_PART_EQUIVALENCE] = 2 * (layers * r->load_seconds + head_load);
     if (prefixed) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
-    if (c->prefix.mode == BK_PREFIX_AUTO) s[BK_PART_OUTLIERS] += layers * (r->load_seconds + forward_seconds(e, r, (double)d->samples, d->seqlen));
+    if (c->prefix.mode == BK_PREFIX_AUTO) s[BK_PART_OUTLIERS] += layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
     s[BK_PART_INIT] = init;
     s[BK_PART_TRAIN] = layers * train_seconds(e, r) + 2 * head_load;
     s[BK_PART_EVALUATE] = row * ((prefixed ? 4 : 3) + (ablation ? prefixed ? 4 : 3 : 0)) + (ablation ? (prefixed ? 2 : 1) * init : 0);
@@ -404,10 +412,10 @@ int64_t bk_estimate_prefix(const bk_run_config *c)
     return c->prefix.mode == BK_PREFIX_NONE ? 0 : c->prefix.mode == BK_PREFIX_GIVEN ? c->prefix.n_ids : FOUND_PREFIX;
 }
 
-bk_status bk_estimate_run(const bk_run_config *c, const bk_rotation *rotation, const bk_backend *be, int64_t windows, const bk_rates *rates,
-                          bk_estimate *out, bk_error *err)
+bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation, const bk_backend *be,
+                          const bk_rates *rates, bk_estimate *out, bk_error *err)
 {
-    estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .windows = windows, .prefix = bk_estimate_prefix(c),
+    estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .n = *samples, .prefix = bk_estimate_prefix(c),
                    .quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value}, .err = err};
     *out = (bk_estimate){0};
     BK_TRY(memory(&e, out));

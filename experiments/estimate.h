@@ -20,6 +20,11 @@ bk_status bk_rates_measure(const bk_rotation *rotation, const bk_backend *be, bk
 /* Best rate of `times` products n x n x n, in GFLOP/s. */
 bk_status bk_sgemm_gflops(const bk_backend *be, int64_t n, int times, double *out, bk_error *err) BK_MUST_USE;
 
+/* Samples of a run: what its texts give, or what the config asks for where that is not known. */
+typedef struct bk_sample_counts {
+    int64_t detection, calibration, training, validation, evaluation;
+} bk_sample_counts;
+
 /* Bytes and seconds are doubles: a config may ask for more than 64 bits hold. */
 typedef struct bk_estimate {
     double memory[BK_PART_COUNT];  /* of the whole process at the peak of a stage; 0 = the stage does not run */
@@ -28,10 +33,10 @@ typedef struct bk_estimate {
     double targets_disk, model_disk, cache_disk, temporary_disk; /* targets/ and model/ of the run; stages; hidden states in TMPDIR */
 } bk_estimate;
 
-/* rotation: made for the model (bk_rotation_create). windows: of the evaluation, since `all` depends on the text. rates may be NULL.
+/* rotation: made for the model (bk_rotation_create). rates may be NULL.
  * BK_EINVAL, BK_ESHAPE: quantizers that do not fit, sequences longer than the model's positions. */
-bk_status bk_estimate_run(const bk_run_config *c, const bk_rotation *rotation, const bk_backend *be, int64_t windows, const bk_rates *rates,
-                          bk_estimate *out, bk_error *err) BK_MUST_USE;
+bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation, const bk_backend *be,
+                          const bk_rates *rates, bk_estimate *out, bk_error *err) BK_MUST_USE;
 /* The prefix that the estimate counts with: the ids given, or a guess for one that has to be found. */
 int64_t bk_estimate_prefix(const bk_run_config *c);
 /* Useful work of a block's forward pass over one sequence: 2 per weight and token, and attention 4 x heads x head_dim per visible key. Training is 3 times that. */

@@ -22,8 +22,8 @@ typedef struct plan {
     bk_run_config cfg;
     const char *model, *out; /* where the shapes come from; run folder */
     bk_config shapes;
-    bool known, weights, windows_guessed;
-    int64_t windows;
+    bool known, weights;
+    bk_plan_set set[BK_PLAN_SETS];
     bk_rotation *rotation;
     bk_rates rates;
     bk_estimate estimate;
@@ -65,8 +65,9 @@ static bk_status estimate(plan *p, bk_error *err)
     BK_TRY(bk_plan_quantizers(&p->cfg, &p->shapes, err));
     BK_TRY(make_rotation(p, err));
     BK_TRY(bk_rates_measure(p->rotation, be, &p->rates, err));
-    p->windows = bk_plan_windows(&p->cfg, &p->windows_guessed);
-    BK_TRY(bk_estimate_run(&p->cfg, p->rotation, be, p->windows, &p->rates, &p->estimate, err));
+    BK_TRY(bk_plan_samples(&p->cfg, bk_exists(p->cfg.model) ? p->cfg.model : p->model, p->set, err));
+    bk_sample_counts samples = bk_plan_counts(&p->cfg, p->set);
+    BK_TRY(bk_estimate_run(&p->cfg, &samples, p->rotation, be, &p->rates, &p->estimate, err));
     bk_room_measure(p->out, &p->room);
     bk_status fits = bk_room_check(&p->room, &p->estimate, p->out, &p->refusal); /* told, and no failure of the plan */
     (void)fits;
@@ -107,17 +108,26 @@ static void print_shapes(const plan *p)
 
 static void print_data(const plan *p)
 {
-    const bk_run_config *c = &p->cfg;
-    bool own = *c->data.calibration.text;
+    static const char *const how[] = {[BK_AS_ASKED] = "  (not there)", [BK_BY_SIZE] = "  (by its size)", [BK_COUNTED] = ""};
     puts("data");
-    if (c->prefix.mode == BK_PREFIX_AUTO)
-        printf("  detection   %lld x %lld  %s\n", (long long)c->data.detection.samples, (long long)c->data.detection.seqlen, bk_run_config_text(c, &c->data.detection));
-    printf("  calibration %lld x %lld  %s\n", (long long)c->data.calibration.samples,
-           (long long)(own ? c->data.calibration.seqlen : c->data.training.seqlen), own ? c->data.calibration.text : "(the first training samples)");
-    if (c->train.epochs > 0)
-        printf("  training    %lld + %lld x %lld  %s\n", (long long)c->data.training.samples, (long long)c->data.validation, (long long)c->data.training.seqlen, c->data.training.text);
-    printf("  evaluation  %lld%s x %lld  %s\n", (long long)p->windows, c->data.evaluation.samples < 0 ? p->windows_guessed ? " (a guess)" : " (about)" : "",
-           (long long)c->data.evaluation.seqlen, c->data.evaluation.text);
+    for (int i = 0; i < BK_PLAN_SETS; i++) {
+        const bk_plan_set *s = &p->set[i];
+        int64_t validation = i == BK_PLAN_TRAINING ? bk_plan_counts(&p->cfg, p->set).validation : 0;
+        if (!s->used) continue;
+        printf("  %-11s %7lld x %-5lld  %s%s\n", s->name, (long long)(s->given - validation), (long long)s->seqlen, s->path, how[s->source]);
+        if (validation) printf("  %-11s %7lld x %-5lld  behind them\n", "validation", (long long)validation, (long long)s->seqlen);
+    }
+}
+
+/* What the texts do not give. */
+static void print_short(const plan *p)
+{
+    for (int i = 0; i < BK_PLAN_SETS; i++) {
+        const bk_plan_set *s = &p->set[i];
+        if (!s->used || s->given >= s->asked) continue;
+        printf("short       %s: %s gives %s%lld of %lld samples\n", i == BK_PLAN_TRAINING ? "training and validation" : s->name, s->path, s->source == BK_COUNTED ? "" : "about ",
+               (long long)s->given, (long long)s->asked);
+    }
 }
 
 static void print_seconds(double s, int width)
@@ -139,7 +149,7 @@ static void print_estimate(const plan *p)
 {
     const bk_estimate *e = &p->estimate;
     char a[AMOUNT], b[AMOUNT], c[AMOUNT], d[AMOUNT], f[AMOUNT];
-    printf("stages      memory       time   (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", p->rates.gflops);
+    printf("stages %17s %7s     (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", "memory", "time", p->rates.gflops);
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (e->memory[i] <= 0) continue;
         printf("  %-11s %10s ", bk_part_name[i], amount(e->memory[i], a));
@@ -165,6 +175,7 @@ static void print_text(const plan *p)
     if (p->known) print_data(p);
     if (p->known) print_estimate(p);
     for (int i = 0; i < p->n_missing; i++) printf("missing     %s: %s\n", p->missing[i].key, p->missing[i].path);
+    if (p->known) print_short(p);
     if (p->refusal.code) printf("does not fit: %s\n", p->refusal.msg);
     else if (!p->known) puts("no estimate: the shapes of the model are not known");
     else puts(p->n_missing ? "fits; `brick run` needs what is missing" : "fits");
@@ -204,6 +215,25 @@ static bk_json *json_stages(const plan *p)
     return a;
 }
 
+static bk_json *json_samples(const plan *p)
+{
+    static const char *const source[] = {[BK_AS_ASKED] = "asked", [BK_BY_SIZE] = "size", [BK_COUNTED] = "counted"};
+    bk_json *a = bk_json_array();
+    for (int i = 0; i < BK_PLAN_SETS; i++) {
+        const bk_plan_set *s = &p->set[i];
+        if (!s->used) continue;
+        bk_json *o = bk_json_object();
+        bk_json_set(o, "set", json_text(s->name));
+        bk_json_set(o, "text", json_text(s->path));
+        bk_json_set(o, "seqlen", bk_json_of_int(s->seqlen));
+        bk_json_set(o, "asked", s->asked < 0 ? bk_json_null() : bk_json_of_int(s->asked));
+        bk_json_set(o, "given", bk_json_of_int(s->given));
+        bk_json_set(o, "source", json_text(source[s->source]));
+        bk_json_push(a, o);
+    }
+    return a;
+}
+
 static bk_json *json_missing(const plan *p)
 {
     bk_json *a = bk_json_array();
@@ -232,6 +262,7 @@ static void print_json(const plan *p)
     bk_json_set(o, "shapes", p->known ? bk_config_to_json(&p->shapes) : bk_json_null());
     bk_json_set(o, "transforms", p->known ? json_transforms(p) : bk_json_null());
     bk_json_set(o, "missing", json_missing(p));
+    bk_json_set(o, "samples", p->known ? json_samples(p) : bk_json_null());
     bk_json_set(o, "stages", p->known ? json_stages(p) : bk_json_null());
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) bk_json_set(o, number[i].key, p->known ? bk_json_of_num(number[i].value) : bk_json_null());
     bk_json_set(o, "fits", p->known ? bk_json_of_bool(!p->refusal.code) : bk_json_null());

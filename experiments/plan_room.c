@@ -181,12 +181,12 @@ bk_status bk_room_check(const bk_room *room, const bk_estimate *e, const char *r
                          "fewer data.training.samples, a shorter data.training.seqlen, store.keep: rolling, or --out on a larger disk", err);
 }
 
-bk_status bk_plan_check(const bk_run_config *c, const bk_rotation *rotation, const bk_backend *be, const char *run_dir, bk_error *err)
+bk_status bk_plan_check(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation,
+                        const bk_backend *be, const char *run_dir, bk_error *err)
 {
     bk_estimate e;
     bk_room room;
-    bool guessed;
-    BK_TRY(bk_estimate_run(c, rotation, be, bk_plan_windows(c, &guessed), NULL, &e, err));
+    BK_TRY(bk_estimate_run(c, samples, rotation, be, NULL, &e, err));
     bk_room_measure(run_dir, &room);
     return bk_room_check(&room, &e, run_dir, err);
 }

@@ -1,17 +1,13 @@
-/* What can be known of a run's model and texts without reading them. */
+/* What can be known of a run's model without its weights. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "blocks/block.h"
 #include "experiments/plan.h"
 #include "io/file.h"
 #include "io/gguf.h"
-
-#define GUESSED_TOKENS 300000 /* of an evaluation text that is not there: about WikiText-2 */
-#define TOKEN_BYTES 4         /* of a text, on average */
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -73,17 +69,6 @@ bk_status bk_plan_shapes(const char *model, bk_config *out, bool *known, bool *w
     if (ends_with(model, ".json")) return from_json(model, out, err);
     *weights = true;
     return from_gguf(model, out, err);
-}
-
-int64_t bk_plan_windows(const bk_run_config *c, bool *guessed)
-{
-    const bk_data_config *d = &c->data.evaluation;
-    struct stat s;
-    *guessed = false;
-    if (d->samples >= 0) return d->samples;
-    *guessed = stat(d->text, &s) != 0;
-    int64_t tokens = *guessed ? GUESSED_TOKENS : (int64_t)s.st_size / TOKEN_BYTES;
-    return tokens / d->seqlen > 0 ? tokens / d->seqlen : 1;
 }
 
 /* --- quantizers --- */

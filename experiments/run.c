@@ -123,6 +123,12 @@ static bk_status say_finished(bk_run *r, bk_error *err)
     return n && fell_back == n ? bk_fail(err, BK_ENUMERIC, "%s: no block could be trained", r->dir) : BK_OK;
 }
 
+static bk_status check_room(bk_run *r, bk_error *err)
+{
+    bk_sample_counts n = {r->detection.n, r->calibration.n, r->n_train, r->n_val, r->evaluation.n};
+    return bk_plan_check(&r->cfg, &n, bk_source_rotation(r->src), r->lab.be, r->dir, err);
+}
+
 bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
 {
     bool finished;
@@ -132,8 +138,8 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r, err);
-    BK_TRY(bk_plan_check(&r->cfg, bk_source_rotation(r->src), r->lab.be, r->dir, err));
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
+    BK_TRY(check_room(r, err));
     BK_TRY(bk_run_manifest(r, err));
     BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
     BK_TRY(timed(r, T_OUTLIERS, bk_run_find_prefix, err));

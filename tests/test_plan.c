@@ -8,6 +8,7 @@
 
 #include "experiments/backends.h"
 #include "experiments/plan.h"
+#include "experiments/synth.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 
@@ -64,7 +65,9 @@ static bk_status estimate_with(const char *const *sets, int n, bk_estimate *out,
     bk_rotation *r;
     bk_rotation_spec spec = {.r1 = true, .r2 = true, .r3 = true, .r4 = true};
     ck_assert_int_eq(bk_rotation_create(&small, &spec, gain, &r, err), BK_OK);
-    bk_status st = bk_estimate_run(c, r, bk_backend_named("cpu"), 16, &(bk_rates){200, 0.05}, out, err);
+    const bk_data_config *d = &c->data.detection;
+    bk_sample_counts samples = {d->samples, c->data.calibration.samples, c->data.training.samples, c->data.validation, 16};
+    bk_status st = bk_estimate_run(c, &samples, r, bk_backend_named("cpu"), &(bk_rates){200, 0.05}, out, err);
     bk_rotation_free(r);
     free(c);
     return st;
@@ -281,6 +284,103 @@ START_TEST(group_that_does_not_divide_lists_the_layers)
 }
 END_TEST
 
+/* --- samples --- */
+
+#define TEXT_TOKENS 1000 /* bytes are tokens; with the BOS in front 1001 where there is no prefix */
+
+/* A config of a made model, and of a text that lies there if there is a tokenizer to count with. */
+static bk_run_config *made_config(const char *const *sets, int n, bool tokenizer)
+{
+    static const char *const key[] = {"model", "data.detection.text", "data.calibration.text", "data.training.text", "data.evaluation.text"};
+    char text[TEXT_TOKENS + 1], model[128], path[128], put_in[5][256];
+    const char *all[16];
+    bk_config shape;
+    bk_synth *s;
+    bk_error err = {0};
+    memset(text, 'a', TEXT_TOKENS);
+    text[TEXT_TOKENS] = 0;
+    put("text.txt", text, path);
+    snprintf(model, sizeof model, "%s/m", dir);
+    ck_assert_int_eq(bk_synth_shape("tiny", &shape, &err), BK_OK);
+    ck_assert_int_eq(bk_synth_create(&shape, 1, &s, &err), BK_OK);
+    if (tokenizer) ck_assert_int_eq(bk_synth_write(s, model, 0, &err), BK_OK);
+    bk_synth_free(s);
+    for (int i = 0; i < 5; i++) {
+        snprintf(put_in[i], sizeof put_in[i], "%s=%s", key[i], i ? path : model);
+        all[i] = put_in[i];
+    }
+    for (int i = 0; i < n; i++) all[5 + i] = sets[i];
+    bk_run_config *c = malloc(sizeof *c);
+    ck_assert_ptr_nonnull(c);
+    *c = config(all, 5 + n);
+    return c;
+}
+
+static bk_status samples_with(const char *const *sets, int n, bk_sample_counts *out, bk_plan_set set[BK_PLAN_SETS], bk_error *err)
+{
+    bk_run_config *c = made_config(sets, n, true);
+    bk_status st = bk_plan_samples(c, c->model, set, err);
+    if (!st) *out = bk_plan_counts(c, set);
+    free(c);
+    return st;
+}
+
+static const char *const hundred[] = {"data.detection.seqlen=100",  "data.detection.samples=9999",  "data.calibration.seqlen=100",
+                                      "data.training.seqlen=100",   "data.training.samples=9",      "data.evaluation.seqlen=300",
+                                      "data.evaluation.windows=1000000"};
+
+START_TEST(samples_are_counted_as_the_text_has_them)
+{
+    bk_plan_set set[BK_PLAN_SETS];
+    bk_sample_counts n;
+    bk_error err = {0};
+    bk_status st = samples_with(hundred, 7, &n, set, &err);
+    ck_assert_msg(!st, "%s", err.msg);
+    ck_assert_int_eq(n.detection, 10);
+    ck_assert_int_eq(n.calibration, 4);
+    ck_assert_int_eq(n.training, 9);
+    ck_assert_int_eq(n.validation, 1); /* of 8 */
+    ck_assert_int_eq(n.evaluation, 3);
+    for (int i = 0; i < BK_PLAN_SETS; i++) ck_assert(set[i].used && set[i].source == BK_COUNTED);
+}
+END_TEST
+
+START_TEST(samples_without_a_tokenizer_go_by_size)
+{
+    bk_run_config *c = made_config(hundred, 7, false);
+    bk_plan_set set[BK_PLAN_SETS];
+    bk_error err = {0};
+    bk_status st = bk_plan_samples(c, c->model, set, &err);
+    ck_assert_msg(!st, "%s", err.msg);
+    ck_assert_int_eq(set[BK_PLAN_DETECTION].given, TEXT_TOKENS / 4 / 100);
+    ck_assert_int_eq(set[BK_PLAN_DETECTION].source, BK_BY_SIZE);
+    ck_assert_int_eq(set[BK_PLAN_EVALUATION].given, 1);
+    free(c);
+}
+END_TEST
+
+/* What `run` refuses, `plan` refuses too. */
+static const char *const too_short[] = {"data.evaluation.seqlen=1001", "data.detection.seqlen=1002", "data.training.seqlen=1001", "strict=true"};
+
+START_TEST(text_that_is_too_short_is_refused)
+{
+    bk_plan_set set[BK_PLAN_SETS];
+    bk_sample_counts n;
+    bk_error err = {0};
+    const char *sets[8];
+    memcpy(sets, hundred, sizeof hundred);
+    sets[7] = too_short[_i];
+    ck_assert_int_eq(samples_with(sets, 8, &n, set, &err), BK_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "samples"));
+}
+END_TEST
+
+START_TEST(batch_counts_no_samples_that_are_not_there)
+{
+    ck_assert_double_eq(estimate("train.batch=100000").memory[BK_PART_TRAIN], estimate("train.batch=64").memory[BK_PART_TRAIN]);
+}
+END_TEST
+
 /* --- the verb --- */
 
 static int plan_verb(const char *model, const char *config_path, const char *set)
@@ -347,6 +447,10 @@ int main(void)
     tcase_add_test(t, a_run_folder_that_is_not_there_yet_has_the_disk_above_it);
     tcase_add_test(t, config_json_alone_gives_the_shapes);
     tcase_add_test(t, group_that_does_not_divide_lists_the_layers);
+    tcase_add_test(t, samples_are_counted_as_the_text_has_them);
+    tcase_add_test(t, samples_without_a_tokenizer_go_by_size);
+    tcase_add_loop_test(t, text_that_is_too_short_is_refused, 0, sizeof too_short / sizeof too_short[0]);
+    tcase_add_test(t, batch_counts_no_samples_that_are_not_there);
     tcase_add_loop_test(t, published_configs_are_accepted_without_weights, 0, 2);
     tcase_add_loop_test(t, exit_codes_of_the_verb, 0, (int)(sizeof verb_cases / sizeof verb_cases[0]));
     suite_add_tcase(s, t);
