@@ -9,17 +9,18 @@
 /* What the architectures differ in. */
 typedef struct arch {
     const char *name, *class_name;
-    int64_t positions; /* of a config that does not say it: the default of Hugging Face */
+    /* of a config that does not say it: the defaults of Hugging Face */
+    int64_t positions, window;
     bool qkv_bias;     /* always there, no key for it */
     bool bias_keys;    /* attention_bias and mlp_bias count */
     bool qk_norm;
 } arch;
 
 static const arch archs[] = {
-    {"llama", "LlamaForCausalLM", 2048, false, true, false},
-    {"mistral", "MistralForCausalLM", 131072, false, true, false},
-    {"qwen2", "Qwen2ForCausalLM", 32768, true, false, false},
-    {"qwen3", "Qwen3ForCausalLM", 32768, false, true, true},
+    {"llama", "LlamaForCausalLM", 2048, 0, false, true, false},
+    {"mistral", "MistralForCausalLM", 131072, 4096, false, true, false},
+    {"qwen2", "Qwen2ForCausalLM", 32768, 4096, true, false, false},
+    {"qwen3", "Qwen3ForCausalLM", 32768, 4096, false, true, true},
 };
 
 static const arch *find_arch(const char *name)
@@ -267,6 +268,7 @@ static bk_status get_window(source s, const arch *a, bk_config *c, bk_error *err
             err, BK_EUNSUP,
             "%s: %lld of %lld layers have a sliding window; brick computes models whose layers are all alike", s.path,
             (long long)sliding, (long long)c->layers);
+    if (!bk_json_get(s.obj, "sliding_window")) c->sliding_window = a->window; /* null, unlike no key, is no window */
     return get_int(s, "sliding_window", &c->sliding_window, err);
 }
 

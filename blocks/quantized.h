@@ -14,7 +14,7 @@ typedef struct bk_quantized_info {
     bk_block_quant quant;
     bool r3, r4;
     bool bos_before_text;                /* the run's texts may get a BOS in front (decision 9): no prefix was asked for */
-    unsigned *skip_sites, *skip_weights; /* [layers] masks; NULL = nothing skipped */
+    unsigned *skip_sites;                /* [layers] masks; NULL = nothing skipped. Weights tell by themselves */
     const char *scheme, *model;          /* for people; may be NULL */
 } bk_quantized_info;
 

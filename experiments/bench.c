@@ -9,11 +9,12 @@
 #include "autograd/rng.h"
 #include "blocks/init.h"
 #include "blocks/outliers.h"
-#include "experiments/backends.h"
 #include "experiments/estimate.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
 #include "experiments/progress.h"
+#include "experiments/runner.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
 
@@ -129,7 +130,7 @@ static bk_status initialise(const bench *s, bench_rig *r, bk_error *err)
 /* What a training step does (blocks/recon.c): inputs in, gradients, their norm, AdamW. */
 static bk_status train_step(const bench *s, bench_rig *r, int64_t t, bk_error *err)
 {
-    static const bk_adamw adamw = {0.9, 0.95, 1e-8, 0};
+    static const bk_adamw adamw = {0.9, 0.999, 1e-8, 0};
     const double lr[BK_MAX_GROUPS] = {[BK_GROUP_QUANT] = 5e-5, [BK_GROUP_WEIGHT] = 5e-6};
     int64_t dim[3] = {s->batch, s->tokens, s->cfg->hidden}, count = dim[0] * dim[1] * dim[2], floored = 0;
     bool real = !bk_ctx_measuring(r->ctx);
@@ -276,6 +277,7 @@ static bk_status bench_detection(bench *s, bk_error *err)
     for (int64_t i = 0; !st && i < s->steps; i++) {
         st = pass_blocks(f, false, &without[i], err);
         if (!st) st = pass_blocks(f, true, &with[i], err);
+        if (!st) st = bk_check_cancelled(err);
     }
     if (!st) {
         s->forward = median(without, (int)s->steps);
@@ -305,8 +307,7 @@ static bk_status find_shape(bench *s, bk_error *err)
 static bk_status run(bench *s, bk_error *err)
 {
     BK_TRY(find_shape(s, err));
-    if (!(s->be = bk_backend_named(s->backend))) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", s->backend);
-    if (s->be->set_threads && s->threads) s->be->set_threads((int)s->threads);
+    if (!(s->be = bk_runner_backend(s->backend, s->threads, err))) return err->code;
     float *gain = calloc((size_t)s->cfg->hidden, sizeof *gain);
     bk_status st = gain ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
     if (!st) st = bk_rotation_create(s->cfg, &(bk_rotation_spec){.r3 = true, .r4 = true}, gain, &s->rotation, err);
@@ -346,7 +347,7 @@ static bk_json *json_step(const bench *s, const bench_step *t)
     return o;
 }
 
-static void print_json(const bench *s)
+static bk_status print_json(const bench *s, bk_error *err)
 {
     bk_json *o = bk_json_object(), *step = bk_json_object();
     for (int v = 0; v < VARIANTS; v++) bk_json_set(step, variant_name[v], json_step(s, &s->step[v]));
@@ -359,10 +360,7 @@ static void print_json(const bench *s)
     bk_json_set(o, "forward_seconds", bk_json_of_num(s->forward));
     bk_json_set(o, "detection_over_forward", bk_json_of_num(s->detection / s->forward));
     bk_json_set(o, "max_rss_bytes", bk_json_of_num(max_rss()));
-    char *text = bk_json_dump(o, 0);
-    if (text) puts(text);
-    free(text);
-    bk_json_free(o);
+    return bk_print_json(o, err);
 }
 
 /* Kernels by falling time, and what the step spends outside of them. */
@@ -413,8 +411,8 @@ int bk_verb_bench(int argc, char **argv)
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};
     bk_status st = run(&s, &err);
-    if (!st && s.json) print_json(&s);
-    if (!st && !s.json) print_text(&s);
+    if (!st && s.json) st = print_json(&s, &err);
+    else if (!st) print_text(&s);
     bk_rotation_free(s.rotation);
     return bk_exit_report(st, &err);
 }

@@ -5,6 +5,7 @@
 
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
@@ -119,14 +120,15 @@ static bk_status read_text(dump_state *s, bk_error *err)
     return bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->samples, err);
 }
 
-/* All that the values depend on, beside the model. */
-static char *dump_config(const dump_state *s)
+/* All that the values depend on, beside the model: the ids hold what text, tokenizer and the options about texts made. */
+static char *dump_config(const dump_state *s, const char *ids_sha256)
 {
     const bk_prefix *p = bk_runner_prefix(&s->runner);
     bk_json *o = bk_json_object(), *ids = bk_json_array();
     const char *rotate = s->lab.quantized ? "as quantized" : s->a->choice.rotate ? s->a->choice.rotate : "none";
     for (int64_t i = 0; i < p->n; i++) bk_json_push(ids, bk_json_of_int(p->ids[i]));
     bk_json_set(o, "text_sha256", bk_json_of_str(s->text.ledger.sha256, strlen(s->text.ledger.sha256)));
+    bk_json_set(o, "ids_sha256", bk_json_of_str(ids_sha256, strlen(ids_sha256)));
     bk_json_set(o, "seqlen", bk_json_of_int(s->samples.seqlen));
     bk_json_set(o, "windows", bk_json_of_int(s->samples.n));
     bk_json_set(o, "prefix", ids);
@@ -150,7 +152,9 @@ static bk_status make_folder_of(const char *path, bk_error *err)
 
 static bk_status open_store(dump_state *s, bk_error *err)
 {
-    char sha256[65], *config = dump_config(s);
+    char sha256[65], ids_sha256[65];
+    BK_TRY(bk_samples_sha256(&s->samples, ids_sha256, err));
+    char *config = dump_config(s, ids_sha256);
     if (!config) return bk_fail(err, BK_ENOMEM, "no memory to describe the dump");
     const bk_rotation *rotation = bk_source_rotation(s->runner.src);
     bk_store_meta meta = {.schema = "brick.dump",
@@ -295,12 +299,12 @@ static bk_status dump(dump_state *s, bk_error *err)
     return bk_store_commit(store, err);
 }
 
-static void print_result(const dump_state *s)
+static bk_status print_result(const dump_state *s, bk_error *err)
 {
     if (!s->a->json) {
         printf("%s: %lld datasets, %lld samples of %lld tokens%s\n", s->a->out, (long long)s->datasets,
                (long long)s->samples.n, (long long)s->samples.seqlen, s->saturated ? ", some values saturated" : "");
-        return;
+        return BK_OK;
     }
     bk_json *o = bk_json_object();
     bk_json_set(o, "out", bk_json_of_str(s->a->out, strlen(s->a->out)));
@@ -308,10 +312,7 @@ static void print_result(const dump_state *s)
     bk_json_set(o, "samples", bk_json_of_int(s->samples.n));
     bk_json_set(o, "seqlen", bk_json_of_int(s->samples.seqlen));
     bk_json_set(o, "saturated", bk_json_of_int(s->saturated));
-    char *text = bk_json_dump(o, 0);
-    if (text) puts(text);
-    free(text);
-    bk_json_free(o);
+    return bk_print_json(o, err);
 }
 
 static void close_state(dump_state *s)
@@ -372,7 +373,7 @@ int bk_verb_dump(int argc, char **argv)
     dump_state s = {.a = &a};
     bk_error err = {0};
     bk_status st = dump(&s, &err);
-    if (!st) print_result(&s);
+    if (!st) st = print_result(&s, &err);
     close_state(&s);
     return bk_exit_report(st, &err);
 }

@@ -5,6 +5,7 @@
 #include "experiments/lab.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
@@ -74,7 +75,9 @@ static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &s->policy, prefixed, &s->text, err));
     s->bos = bk_bos_in_force(&s->lab, &s->text, &s->policy, prefixed);
     BK_TRY(bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err));
-    if (s->windows.n < s->a->windows) bk_log(BK_LOG_INFO, "%s has only %lld windows of %lld tokens", s->a->text, (long long)s->windows.n, (long long)s->a->seqlen);
+    if (s->windows.n < s->a->windows)
+        bk_log(BK_LOG_WARN, "%s has only %lld windows of %lld tokens", s->a->text, (long long)s->windows.n,
+               (long long)s->a->seqlen);
     return BK_OK;
 }
 
@@ -129,7 +132,7 @@ static bk_status eval_quantized(eval_state *s, bk_error *err)
     return BK_OK;
 }
 
-static void print_json(const eval_state *s, double seconds)
+static bk_status print_json(const eval_state *s, double seconds, bk_error *err)
 {
     bk_json *o = bk_json_object(), *ids = bk_json_array();
     for (int64_t i = 0; i < s->prefix.n; i++) bk_json_push(ids, bk_json_of_int(s->prefix.ids[i]));
@@ -141,10 +144,7 @@ static void print_json(const eval_state *s, double seconds)
     bk_json_set(o, "prefix", ids);
     bk_json_set(o, "bos", bk_json_of_str(s->bos, strlen(s->bos)));
     bk_json_set(o, "seconds", bk_json_of_num(seconds));
-    char *text = bk_json_dump(o, 0);
-    if (text) puts(text);
-    free(text);
-    bk_json_free(o);
+    return bk_print_json(o, err);
 }
 
 static void print_text(const eval_state *s, double seconds)
@@ -213,8 +213,8 @@ int bk_verb_eval(int argc, char **argv)
     bk_error err = {0};
     double start = bk_seconds();
     bk_status st = evaluate(&s, &err);
-    if (!st && a.json) print_json(&s, bk_seconds() - start);
-    if (!st && !a.json) print_text(&s, bk_seconds() - start);
+    if (!st && a.json) st = print_json(&s, bk_seconds() - start, &err);
+    else if (!st) print_text(&s, bk_seconds() - start);
     close_state(&s);
     return bk_exit_report(st, &err);
 }

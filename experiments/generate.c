@@ -6,6 +6,7 @@
 
 #include "blocks/cache.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/verbs.h"
 
@@ -169,17 +170,14 @@ static bk_status generate(generation *g, bk_error *err)
     return read_text(g, err);
 }
 
-static void print_json(const generation *g)
+static bk_status print_json(const generation *g, bk_error *err)
 {
     bk_json *o = bk_json_object(), *ids = bk_json_array();
     for (int64_t i = g->n_prompt; i < g->n; i++) bk_json_push(ids, bk_json_of_int(g->ids[i]));
     bk_json_set(o, "text", bk_json_of_str(g->text, g->len));
     bk_json_set(o, "ids", ids);
     bk_json_set(o, "prompt_tokens", bk_json_of_int(g->n_prompt));
-    char *text = bk_json_dump(o, 0);
-    if (text) puts(text);
-    free(text);
-    bk_json_free(o);
+    return bk_print_json(o, err);
 }
 
 static void close_generation(generation *g)
@@ -225,8 +223,8 @@ int bk_verb_generate(int argc, char **argv)
     generation g = {.a = &a};
     bk_error err = {0};
     bk_status st = generate(&g, &err);
-    if (!st && a.json) print_json(&g);
-    if (!st && !a.json) {
+    if (!st && a.json) st = print_json(&g, &err);
+    else if (!st) {
         fwrite(g.text, 1, g.len, stdout);
         putchar('\n');
     }

@@ -12,6 +12,7 @@
 
 #include "experiments/inspect_stats.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
 #include "io/json.h"
@@ -61,11 +62,19 @@ static bk_status measure(bk_store *s, const bk_store_object *o, bk_stats *st, bk
     return status;
 }
 
-static const char *axis_name(const bk_store_object *o, int axis, char spare[24])
+#define LABEL 64
+
+/* The name of an axis as a terminal can show it, "" if it has none. */
+static const char *label_of(const bk_store_object *o, int axis, char text[LABEL])
 {
-    if (axis < BK_STORE_RANK && o->label[axis][0]) return o->label[axis];
-    snprintf(spare, 24, "axis %d", axis);
-    return spare;
+    const char *label = axis < BK_STORE_RANK ? o->label[axis] : "";
+    return bk_visible(label, strlen(label), text, LABEL);
+}
+
+static const char *axis_name(const bk_store_object *o, int axis, char text[LABEL])
+{
+    if (!*label_of(o, axis, text)) snprintf(text, LABEL, "axis %d", axis);
+    return text;
 }
 
 /* Index along each of the first `rank` axes of a flat index over them. */
@@ -94,7 +103,8 @@ static void shape_text(const bk_store_object *o, char *text, size_t cap)
     size_t at = 0;
     text[0] = 0;
     for (int k = 0; k < o->rank && at < cap; k++) {
-        const char *label = k < BK_STORE_RANK ? o->label[k] : "";
+        char name[LABEL];
+        const char *label = label_of(o, k, name);
         at += (size_t)snprintf(text + at, cap - at, "%s%s%s%" PRId64, k ? " x " : "", label, label[0] ? " " : "", o->dim[k]);
     }
     if (o->rank == 0) snprintf(text, cap, "single");
@@ -111,17 +121,16 @@ static void layout_text(const bk_store_object *o, char *text, size_t cap)
     if (o->checksum && at < cap) snprintf(text + at, cap - at, ", checksum");
 }
 
-/* Bytes from a file on a terminal: control characters are escaped, long texts cut. */
+/* Bytes from a file on a terminal: what it would not show is escaped, long texts are cut. */
 static void print_text(FILE *out, const char *text)
 {
     enum { SHOWN = 160 };
-    size_t n = strlen(text);
-    for (const unsigned char *p = (const unsigned char *)text; *p && p < (const unsigned char *)text + SHOWN; p++) {
-        if (*p == '\n') fputs("\\n", out);
-        else if (*p < 0x20 || *p == 0x7f) fprintf(out, "\\x%02x", *p);
-        else fputc(*p, out);
-    }
-    if (n > SHOWN) fprintf(out, "... (%zu bytes)", n);
+    char shown[16 * SHOWN];
+    size_t n = strlen(text), cut = n;
+    if (n > SHOWN)
+        for (cut = SHOWN; cut > 0 && ((unsigned char)text[cut] & 0xc0) == 0x80;) cut--;
+    fputs(bk_visible(text, cut, shown, sizeof shown), out);
+    if (n > cut) fprintf(out, "... (%zu bytes)", n);
 }
 
 static bk_status print_attr(void *user, const char *name, const char *value, bool is_text, bk_error *err)
@@ -176,7 +185,8 @@ static void print_place(FILE *out, const bk_store_object *o, int64_t flat)
     int64_t index[BK_STORE_ANY_RANK];
     unflatten(o, o->rank, flat, index);
     for (int k = 0; k < o->rank; k++) {
-        const char *label = k < BK_STORE_RANK ? o->label[k] : "";
+        char name[LABEL];
+        const char *label = label_of(o, k, name);
         fprintf(out, "%s%s%s%" PRId64, k ? ", " : "  at ", label, label[0] ? " " : "", index[k]);
     }
 }
@@ -191,8 +201,8 @@ static void print_extreme(FILE *out, const bk_store_object *o, const char *name,
 /* Columns of indices, right-aligned under the axes' names. */
 static void print_axes(FILE *out, const bk_store_object *o, int rank)
 {
-    char spare[24];
-    for (int k = 0; k < rank; k++) fprintf(out, "  %8s", axis_name(o, k, spare));
+    char name[LABEL];
+    for (int k = 0; k < rank; k++) fprintf(out, "  %8s", axis_name(o, k, name));
 }
 
 static void print_index(FILE *out, const bk_store_object *o, int rank, int64_t flat)
@@ -204,7 +214,7 @@ static void print_index(FILE *out, const bk_store_object *o, int rank, int64_t f
 
 static void print_peaks(FILE *out, const bk_store_object *o, const bk_stats *st)
 {
-    char spare[24];
+    char names[2][LABEL];
     fputs("\nlargest values\n", out);
     print_axes(out, o, o->rank);
     fputs("         value\n", out);
@@ -213,7 +223,7 @@ static void print_peaks(FILE *out, const bk_store_object *o, const bk_stats *st)
         fprintf(out, "  %12.6g\n", st->values.item[i].value);
     }
     if (!st->row_len) return;
-    const char *last = axis_name(o, o->rank - 1, spare), *row = o->rank - 2 < BK_STORE_RANK ? o->label[o->rank - 2] : "";
+    const char *last = axis_name(o, o->rank - 1, names[0]), *row = label_of(o, o->rank - 2, names[1]);
     double median = bk_stats_row_median(st);
     fprintf(out, "\nlargest %ss, by their largest value; the median of all is %.3g\n", row[0] ? row : "row", median);
     print_axes(out, o, o->rank - 1);
@@ -225,7 +235,8 @@ static void print_peaks(FILE *out, const bk_store_object *o, const bk_stats *st)
     }
     bk_peaks top;
     if (!bk_stats_channels(st, &top, &median)) return;
-    fprintf(out, "\nlargest entries of %s, by their largest magnitude; the median of all is %.6g\n  %8s     magnitude  / median\n", last, median, last);
+    fprintf(out, "\nlargest entries of %s, by their largest magnitude; the median of all is %.6g\n", last, median);
+    fprintf(out, "  %8s     magnitude  / median\n", last);
     for (int i = 0; i < top.n; i++) {
         const bk_peak *p = &top.item[i];
         fprintf(out, "  %8" PRId64 "  %12.6g  %8.4g\n", p->channel, p->value, p->value / median);

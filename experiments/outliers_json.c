@@ -128,10 +128,7 @@ bk_status bk_outlier_print_json(const bk_outlier_report *r, bk_error *err)
 {
     bk_json *o = bk_json_object();
     bk_status st = build(r, o, err);
-    char *text = st ? NULL : bk_json_dump(o, 0);
-    if (!st && !text) st = bk_fail(err, BK_ENOMEM, "no memory for the report");
-    if (text) puts(text);
-    free(text);
+    if (!st) return bk_print_json(o, err);
     bk_json_free(o);
     return st;
 }

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "experiments/backends.h"
-#include "experiments/lab.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
+#include "experiments/runner.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
@@ -59,9 +59,8 @@ static bk_status make_rotation(plan *p, bk_error *err)
 
 static bk_status estimate(plan *p, bk_error *err)
 {
-    const bk_backend *be = bk_backend_named(p->cfg.backend);
-    if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", p->cfg.backend);
-    if (be->set_threads && p->cfg.threads) be->set_threads((int)p->cfg.threads);
+    const bk_backend *be = bk_runner_backend(p->cfg.backend, p->cfg.threads, err);
+    if (!be) return err->code;
     BK_TRY(bk_plan_quantizers(&p->cfg, &p->shapes, err));
     BK_TRY(make_rotation(p, err));
     BK_TRY(bk_rates_measure(p->rotation, be, &p->rates, err));
@@ -78,7 +77,9 @@ static bk_status make_plan(plan *p, const char *config, const bk_opt_list *sets,
 {
     BK_TRY(bk_run_config_load(config, sets->item, sets->n, &p->cfg, err));
     if (!p->model) p->model = p->cfg.model;
-    BK_TRY(bk_plan_shapes(p->model, &p->shapes, &p->known, &p->weights, err));
+    bk_status st = bk_plan_shapes(p->model, &p->shapes, &p->known, &p->weights, err);
+    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* as when the model is opened: an input that brick cannot use */
+    BK_TRY(st);
     if (!p->known && p->model != p->cfg.model) return bk_fail(err, BK_EIO, "%s: no config.json there", p->model);
     find_missing(p);
     return p->known ? estimate(p, err) : BK_OK;
@@ -246,7 +247,7 @@ static bk_json *json_missing(const plan *p)
     return a;
 }
 
-static void print_json(const plan *p)
+static bk_status print_json(const plan *p, bk_error *err)
 {
     const bk_estimate *e = &p->estimate;
     bk_json *o = bk_json_object();
@@ -267,10 +268,7 @@ static void print_json(const plan *p)
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) bk_json_set(o, number[i].key, p->known ? bk_json_of_num(number[i].value) : bk_json_null());
     bk_json_set(o, "fits", p->known ? bk_json_of_bool(!p->refusal.code) : bk_json_null());
     bk_json_set(o, "why", p->refusal.code ? json_text(p->refusal.msg) : bk_json_null());
-    char *text = bk_json_dump(o, 0);
-    if (text) puts(text);
-    free(text);
-    bk_json_free(o);
+    return bk_print_json(o, err);
 }
 
 int bk_verb_plan(int argc, char **argv)
@@ -296,8 +294,8 @@ int bk_verb_plan(int argc, char **argv)
     p->model = model;
     p->out = out;
     bk_status st = make_plan(p, config, &sets, &err);
-    if (!st && json) print_json(p);
-    if (!st && !json) print_text(p);
+    if (!st && json) st = print_json(p, &err);
+    else if (!st) print_text(p);
     bk_rotation_free(p->rotation);
     free(p);
     return bk_exit_report(st, &err);

@@ -122,7 +122,7 @@ bk_status bk_plan_samples(const bk_run_config *c, const char *model, bk_plan_set
 {
     counter n = {.c = c};
     bk_status st = open_tokenizer(model, &n.lab.tok, err);
-    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* as when the model is opened */
+    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* as when the model is opened: an input that brick cannot use */
     if (!st) st = fill_all(&n, set, err);
     bk_text_free(&n.text);
     free(n.path);

@@ -17,13 +17,13 @@ static bool hidden(uint32_t cp)
 }
 
 /* One character, or one broken byte, as it is shown; returns the bytes read. */
-static size_t show(const char *s, size_t n, char out[16])
+static size_t show(const char *s, size_t n, bool quoted, char out[16])
 {
     static const char plain[] = "\n\t\r\"\\", letter[] = "ntr\"\\";
     uint32_t cp;
     size_t used = bk_utf8_char(s, n, &cp);
     const char *at = *s ? strchr(plain, *s) : NULL;
-    if (at)
+    if (at && (quoted || at < plain + 3))
         snprintf(out, 16, "\\%c", letter[at - plain]);
     else if (!used || (used == 1 && hidden(cp)))
         snprintf(out, 16, "\\x%02x", (unsigned char)*s);
@@ -34,12 +34,12 @@ static size_t show(const char *s, size_t n, char out[16])
     return used ? used : 1;
 }
 
-char *bk_printable(const char *s, size_t n, char *to, size_t size)
+static char *show_all(const char *s, size_t n, bool quoted, char *to, size_t size)
 {
     size_t len = 0, cut = 0; /* cut: where "..." would still fit */
     for (size_t i = 0; i < n;) {
         char piece[16];
-        i += show(s + i, n - i, piece);
+        i += show(s + i, n - i, quoted, piece);
         size_t more = strlen(piece);
         if (len + 4 <= size) cut = len;
         if (len + more + 1 > size) {
@@ -51,6 +51,16 @@ char *bk_printable(const char *s, size_t n, char *to, size_t size)
     }
     to[len] = 0;
     return to;
+}
+
+char *bk_printable(const char *s, size_t n, char *to, size_t size)
+{
+    return show_all(s, n, true, to, size);
+}
+
+char *bk_visible(const char *s, size_t n, char *to, size_t size)
+{
+    return show_all(s, n, false, to, size);
 }
 
 /* Tokenizers that put a space before words take it off at the start of a text, so the token is read behind itself. */
@@ -72,6 +82,16 @@ bk_status bk_token_printable(const bk_tokenizer *t, int32_t id, char to[BK_PRINT
     size_t len;
     BK_TRY(bk_token_text(t, id, &text, &len, err));
     bk_printable(text, len, to, BK_PRINTABLE_ROOM);
+    free(text);
+    return BK_OK;
+}
+
+bk_status bk_print_json(bk_json *o, bk_error *err)
+{
+    char *text = bk_json_dump(o, 0);
+    bk_json_free(o);
+    if (!text) return bk_fail(err, BK_ENOMEM, "no memory for the JSON text");
+    puts(text);
     free(text);
     return BK_OK;
 }

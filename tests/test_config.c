@@ -181,6 +181,10 @@ START_TEST(sliding_windows)
 {
     accept(WITH("mistral", "\"sliding_window\": 8"));
     ck_assert_int_eq(c.sliding_window, 8);
+    accept(WITH("mistral", "\"sliding_window\": null"));
+    ck_assert_int_eq(c.sliding_window, 0);
+    accept(WITH("mistral", "\"head_dim\": 8")); /* no such key: the default of Hugging Face */
+    ck_assert_int_eq(c.sliding_window, 4096);
     accept(WITH("llama", "\"sliding_window\": 8"));
     ck_assert_int_eq(c.sliding_window, 0);
     accept(WITH("qwen2", "\"sliding_window\": 8, \"use_sliding_window\": false, \"max_window_layers\": 0"));

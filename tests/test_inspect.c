@@ -41,7 +41,7 @@ static void setup(void)
     ck_assert_ptr_nonnull(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/dump.h5", dir);
     bk_error_clear(&err);
-    const bk_store_meta meta = {.schema = "brick.dump", .model = "tiny", .config = "a: 1\nb: 2\n", .prefix_len = 0};
+    const bk_store_meta meta = {.schema = "brick.dump", .model = "ti\x1b[31m\xc2\x9b\"ny", .config = "a: 1\nb: 2\n", .prefix_len = 0};
     const int64_t dim[3] = {N, T, C};
     float x[N * T * C], odd[4] = {NAN, INFINITY, 65504, -65504};
     for (int i = 0; i < N * T * C; i++) x[i] = value(i);
@@ -78,6 +78,7 @@ START_TEST(the_tree_names_everything)
 {
     char *t = shown(NULL, false);
     HAS(t, "schema = brick.dump");
+    HAS(t, "model = ti\\x1b[31m\\u{9b}\"ny\n"); /* nothing that a terminal would obey */
     HAS(t, "config = a: 1\\nb: 2\\n");
     HAS(t, "/blocks/000/sites/down_in  f16  sample 3 x token 16 x channel 10");
     HAS(t, "chunk 1 x 16 x 10");

@@ -383,6 +383,8 @@ END_TEST
 
 /* --- the verb --- */
 
+#define CONFIG "model: nowhere\nscheme: W4A4KV4-static\ndata:\n  detection: {text: t}\n  training: {text: t}\n  evaluation: {text: t}\n"
+
 static int plan_verb(const char *model, const char *config_path, const char *set)
 {
     char *argv[] = {(char *)"plan", (char *)"--json", (char *)"--model-config", (char *)model, (char *)config_path, (char *)"--set", (char *)set};
@@ -419,8 +421,17 @@ START_TEST(exit_codes_of_the_verb)
 {
     char json[128], path[128];
     put("config.json", llama3, json);
-    put("c.yaml", "model: nowhere\nscheme: W4A4KV4-static\ndata:\n  detection: {text: t}\n  training: {text: t}\n  evaluation: {text: t}\n", path);
+    put("c.yaml", CONFIG, path);
     ck_assert_int_eq(plan_verb(json, path, verb_cases[_i].set), verb_cases[_i].code);
+}
+END_TEST
+
+START_TEST(model_of_another_kind_is_a_bad_input_file)
+{
+    char json[128], path[128];
+    put("config.json", "{\"model_type\": \"gpt2\"}", json);
+    put("c.yaml", CONFIG, path);
+    ck_assert_int_eq(plan_verb(json, path, NULL), BK_EXIT_INPUT);
 }
 END_TEST
 
@@ -452,6 +463,7 @@ int main(void)
     tcase_add_loop_test(t, text_that_is_too_short_is_refused, 0, sizeof too_short / sizeof too_short[0]);
     tcase_add_test(t, batch_counts_no_samples_that_are_not_there);
     tcase_add_loop_test(t, published_configs_are_accepted_without_weights, 0, 2);
+    tcase_add_test(t, model_of_another_kind_is_a_bad_input_file);
     tcase_add_loop_test(t, exit_codes_of_the_verb, 0, (int)(sizeof verb_cases / sizeof verb_cases[0]));
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
