@@ -24,7 +24,10 @@ static const enum { HIDDEN, QUERIES, CACHE, INTER } site_width[BK_SITE_COUNT] = 
 
 int64_t bk_site_width(const bk_config *c, bk_site_id site)
 {
-    const int64_t width[] = {[HIDDEN] = c->hidden, [QUERIES] = c->heads * c->head_dim, [CACHE] = c->kv_heads * c->head_dim, [INTER] = c->inter};
+    const int64_t width[] = {[HIDDEN] = c->hidden,
+                             [QUERIES] = c->heads * c->head_dim,
+                             [CACHE] = c->kv_heads * c->head_dim,
+                             [INTER] = c->inter};
     return width[site_width[site]];
 }
 
@@ -46,7 +49,8 @@ bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t posi
     return st;
 }
 
-static bk_status make_transform(bk_block *b, const bk_hadamard_plan *plan, bk_hadamard_attr *attr, bk_tensor **h, bk_error *err)
+static bk_status make_transform(bk_block *b, const bk_hadamard_plan *plan, bk_hadamard_attr *attr, bk_tensor **h,
+                                bk_error *err)
 {
     *attr = (bk_hadamard_attr){.base = plan->base, .pow2 = plan->pow2, .blocks = plan->blocks};
     if (!plan->h) return BK_OK;
@@ -62,7 +66,8 @@ static bk_status make_weights(bk_block *b, const bk_block_quant *quant, bk_error
         bk_linear_shape(&b->cfg, i, &dim[0], &dim[1]);
         snprintf(name, sizeof name, "w_%s", bk_linear_name[i]);
         if (!(b->w[i] = bk_params_add(b->params, name, BK_GROUP_WEIGHT, false, 2, dim))) return err->code;
-        if (bk_config_has_bias(&b->cfg, i)) BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, dim, "bias", &b->b[i], err));
+        if (bk_config_has_bias(&b->cfg, i))
+            BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, dim, "bias", &b->b[i], err));
         if (!quant) continue;
         bk_qshape shape = {.rows = dim[0], .cols = dim[1], .name = bk_linear_name[i]};
         BK_TRY(bk_qinst_setup(&b->wq[i], &quant->weight, &shape, err));
@@ -76,7 +81,8 @@ static bk_status make_sites(bk_block *b, const bk_block_quant *quant, bk_error *
     for (int i = 0; quant && i < BK_SITE_COUNT; i++) {
         if (!bk_site_quantized[i]) continue;
         bool cache = i == BK_SITE_KEY || i == BK_SITE_VALUE;
-        bk_qshape shape = {.cols = bk_site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
+        bk_qshape shape = {
+            .cols = bk_site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
         const bk_qspec *spec = i == BK_SITE_KEY ? &quant->key : i == BK_SITE_VALUE ? &quant->value : &quant->activation;
         BK_TRY(bk_qinst_setup(&b->site[i], spec, &shape, err));
         if (b->site[i].q) BK_TRY(b->site[i].q->params(b->site[i].state.bytes, b->params, bk_site_name[i]));
@@ -89,7 +95,8 @@ static bk_status make_norms(bk_block *b, bk_error *err)
     for (int i = 0; i < BK_NORM_COUNT; i++) {
         bool head = i == BK_NORM_Q || i == BK_NORM_K;
         if (head && !b->cfg.qk_norm) continue;
-        BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, (int64_t[]){head ? b->cfg.head_dim : b->cfg.hidden}, bk_norm_name[i], &b->norm[i], err));
+        BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, (int64_t[]){head ? b->cfg.head_dim : b->cfg.hidden},
+                                bk_norm_name[i], &b->norm[i], err));
     }
     return BK_OK;
 }
@@ -106,8 +113,8 @@ static bk_status build(bk_block *b, const bk_block_options *opt, bk_error *err)
 {
     int64_t positions = opt->prefix_len + opt->tokens;
     if (positions > b->cfg.max_positions)
-        return bk_fail(err, BK_EINVAL, "%lld tokens and a prefix of %lld go beyond the model's %lld positions", (long long)opt->tokens,
-                       (long long)opt->prefix_len, (long long)b->cfg.max_positions);
+        return bk_fail(err, BK_EINVAL, "%lld tokens and a prefix of %lld go beyond the model's %lld positions",
+                       (long long)opt->tokens, (long long)opt->prefix_len, (long long)b->cfg.max_positions);
     if (!(b->params = bk_params_new(b->be, err))) return BK_ENOMEM;
     BK_TRY(make_weights(b, opt->quant, err));
     BK_TRY(make_sites(b, opt->quant, err));
@@ -121,7 +128,8 @@ static bk_status build(bk_block *b, const bk_block_options *opt, bk_error *err)
     return bk_rope_table(b->be, &b->cfg, positions, &b->rope, err);
 }
 
-bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt, bk_error *err)
+bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt,
+                          bk_error *err)
 {
     bk_block *b = calloc(1, sizeof *b);
     *out = NULL;
@@ -151,8 +159,10 @@ void bk_block_free(bk_block *b)
 
 size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block_options *opt)
 {
-    int64_t table = (opt->prefix_len + opt->tokens) * cfg->head_dim + 2 * cfg->kv_heads * opt->prefix_len * cfg->head_dim;
-    return bk_params_bytes_of(be, bk_config_block_weights(cfg), opt->trained) + (size_t)table * bk_dtype_size(be->dtype);
+    int64_t table =
+        (opt->prefix_len + opt->tokens) * cfg->head_dim + 2 * cfg->kv_heads * opt->prefix_len * cfg->head_dim;
+    return bk_params_bytes_of(be, bk_config_block_weights(cfg), opt->trained) +
+           (size_t)table * bk_dtype_size(be->dtype);
 }
 
 bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err)
@@ -235,7 +245,8 @@ static bk_tensor *from_o_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 static bk_tensor *from_cache(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 {
     bk_tensor *k = at_site(ctx, b, BK_SITE_KEY, v->k), *value = at_site(ctx, b, BK_SITE_VALUE, v->v);
-    v->o_in = bk_attention(ctx, v->q, k, value, bk_past_keys(b), bk_past_values(b), b->cfg.heads, b->cfg.kv_heads, b->cfg.sliding_window);
+    v->o_in = bk_attention(ctx, v->q, k, value, bk_past_keys(b), bk_past_values(b), b->cfg.heads, b->cfg.kv_heads,
+                           b->cfg.sliding_window);
     if (b->past) bk_past_add(ctx, b, k, value);
     return from_o_in(ctx, b, v);
 }
@@ -284,7 +295,8 @@ bk_status bk_block_harden(bk_ctx *ctx, bk_block *b)
         size_t mark = bk_step_mark(ctx);
         bk_tensor *w = bk_qinst_apply(ctx, q, b->w[i]);
         BK_TRY(bk_ctx_status(ctx));
-        if (!bk_ctx_measuring(ctx) && b->be->copy(b->w[i]->data, w->data, (size_t)bk_numel(w) * bk_dtype_size(w->dtype)))
+        if (!bk_ctx_measuring(ctx) &&
+            b->be->copy(b->w[i]->data, w->data, (size_t)bk_numel(w) * bk_dtype_size(w->dtype)))
             return bk_fail(bk_ctx_error(ctx), BK_EDEVICE, "copying %s failed", bk_linear_name[i]);
         bk_step_release(ctx, mark);
         q->on = false;

@@ -26,7 +26,8 @@ typedef struct bk_block_quant {
 /* Sees the value at a site before its quantizer (and at the observed sites). An error goes to the context. */
 typedef void (*bk_tap)(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x);
 
-/* Values of one forward pass, so that a search can start again in the middle (bk_block_resume). All before their quantizers. */
+/* Values of one forward pass, so that a search can start again in the middle (bk_block_resume). All before their
+ * quantizers. */
 typedef struct bk_block_values {
     bk_tensor *x, *attn_in, *q, *k, *v, *o_in, *h, *mlp_in, *down_in, *y;
 } bk_block_values;
@@ -60,10 +61,12 @@ typedef struct bk_block_options {
     bool trained;                          /* with gradients, moments and a best copy */
 } bk_block_options;
 
-/* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, and when prefix and tokens go beyond the model's positions. */
+/* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, and when prefix and tokens go beyond the model's
+ * positions. */
 bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt, bk_error *err) BK_MUST_USE;
 void bk_block_free(bk_block *b);
-/* Bytes that bk_block_create will allocate for these options, without what is small: norms, biases, quantizer parameters. */
+/* Bytes that bk_block_create will allocate for these options, without what is small: norms, biases, quantizer
+ * parameters. */
 size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block_options *opt);
 
 bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err) BK_MUST_USE;
@@ -80,7 +83,8 @@ bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_bl
 /* Runs on from one of the quantized sites with values of an earlier pass (which stay as they are). */
 bk_tensor *bk_block_resume(bk_ctx *ctx, bk_block *b, const bk_block_values *values, bk_site_id from);
 
-/* Replaces the weights by their quantized values and switches their quantizers off: what the model computes stays the same to the bit. */
+/* Replaces the weights by their quantized values and switches their quantizers off: what the model computes stays the
+ * same to the bit. */
 bk_status bk_block_harden(bk_ctx *ctx, bk_block *b) BK_MUST_USE;
 
 /* cos and sin of all positions 0 .. positions-1 as [positions, d] (f64 angles), for bk_rope. */

@@ -23,7 +23,8 @@ static void set_keys(bk_past *p, const bk_block *b, int64_t keys)
 {
     bk_tensor *view[2] = {&p->key, &p->value};
     for (int i = 0; i < 2; i++) {
-        bk_tensor_init(view[i], b->be->dtype, 3, (int64_t[]){b->cfg.kv_heads, keys, b->cfg.head_dim}, i ? "past values" : "past keys");
+        bk_tensor_init(view[i], b->be->dtype, 3, (int64_t[]){b->cfg.kv_heads, keys, b->cfg.head_dim},
+                       i ? "past values" : "past keys");
         view[i]->data = p->memory[i]->data;
     }
 }
@@ -33,7 +34,8 @@ static bk_status make_memory(bk_cache *c, bk_tensor **out, bk_error *err)
     return bk_tensor_create(c->be, c->be->dtype, 3, (int64_t[]){c->heads, c->keys, c->dim}, "cache", out, err);
 }
 
-bk_status bk_cache_create(bk_cache **out, const bk_backend *be, const bk_config *cfg, int64_t prefix_len, int64_t tokens, bk_error *err)
+bk_status bk_cache_create(bk_cache **out, const bk_backend *be, const bk_config *cfg, int64_t prefix_len,
+                          int64_t tokens, bk_error *err)
 {
     bk_cache *c = calloc(1, sizeof *c + (size_t)cfg->layers * sizeof c->layer[0]);
     *out = c;
@@ -94,32 +96,40 @@ void bk_past_check(bk_ctx *ctx, const bk_block *b, const bk_tensor *x)
     const bk_past *p = b->past;
     if (!p || !x) return;
     int64_t n = b->prefix_len + p->tokens + x->dim[1];
-    if (x->dim[0] != 1) bk_fail(bk_ctx_error(ctx), BK_EINVAL, "a cache is for one sequence, not for %lld", (long long)x->dim[0]);
+    if (x->dim[0] != 1)
+        bk_fail(bk_ctx_error(ctx), BK_EINVAL, "a cache is for one sequence, not for %lld", (long long)x->dim[0]);
     else if (n > p->room)
-        bk_fail(bk_ctx_error(ctx), BK_EINVAL, "the cache has room for %lld tokens with the prefix, not for %lld", (long long)p->room, (long long)n);
+        bk_fail(bk_ctx_error(ctx), BK_EINVAL, "the cache has room for %lld tokens with the prefix, not for %lld",
+                (long long)p->room, (long long)n);
     else if (p->tokens && x->dim[1] != 1 && b->cfg.sliding_window > 0)
-        bk_fail(bk_ctx_error(ctx), BK_EINVAL, "behind a cache, attention of a sliding window runs one token at a time, not %lld",
+        bk_fail(bk_ctx_error(ctx), BK_EINVAL,
+                "behind a cache, attention of a sliding window runs one token at a time, not %lld",
                 (long long)x->dim[1]);
 }
 
 /* Rows of one head, from the rows of `src` that begin at `from`. */
-static bk_status copy_rows(const bk_backend *be, bk_tensor *dst, int64_t to, const bk_tensor *src, int64_t from, int64_t rows)
+static bk_status copy_rows(const bk_backend *be, bk_tensor *dst, int64_t to, const bk_tensor *src, int64_t from,
+                           int64_t rows)
 {
     size_t row = (size_t)bk_last_dim(dst) * bk_dtype_size(dst->dtype);
     if (rows < 1) return BK_OK;
-    return be->copy((char *)dst->data + (size_t)to * row, (const char *)src->data + (size_t)from * row, (size_t)rows * row);
+    return be->copy((char *)dst->data + (size_t)to * row, (const char *)src->data + (size_t)from * row,
+                    (size_t)rows * row);
 }
 
-/* Lays out anew, in the spare memory: the prefix and the last tokens of `old` (NULL: nothing), then those of x [1, T, Hkv * d]. */
+/* Lays out anew, in the spare memory: the prefix and the last tokens of `old` (NULL: nothing), then those of x [1, T,
+ * Hkv * d]. */
 static bk_status join(bk_past *p, int i, const bk_block *b, const bk_tensor *old, const bk_tensor *x)
 {
     bk_tensor *to = *p->spare;
     int64_t prefix = b->prefix_len, heads = b->cfg.kv_heads, t = x->dim[1], had = old ? old->dim[1] : 0;
-    int64_t keep = visible(&b->cfg, had - prefix + t), added = t < keep ? t : keep, stay = keep - added, n = prefix + keep;
+    int64_t keep = visible(&b->cfg, had - prefix + t), added = t < keep ? t : keep, stay = keep - added,
+            n = prefix + keep;
     for (int64_t h = 0; h < heads; h++) {
         BK_TRY(copy_rows(b->be, to, h * n, old, h * had, prefix));
         BK_TRY(copy_rows(b->be, to, h * n + prefix, old, (h + 1) * had - stay, stay));
-        for (int64_t k = 0; k < added; k++) BK_TRY(copy_rows(b->be, to, (h + 1) * n - added + k, x, (t - added + k) * heads + h, 1));
+        for (int64_t k = 0; k < added; k++)
+            BK_TRY(copy_rows(b->be, to, (h + 1) * n - added + k, x, (t - added + k) * heads + h, 1));
     }
     *p->spare = p->memory[i];
     p->memory[i] = to;

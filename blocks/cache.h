@@ -1,11 +1,13 @@
-/* Keys and values of the tokens that a sequence has run so far, block by block, so that it goes on without running them again. They are kept as attention saw
- * them (keys behind RoPE and R3, both behind their quantizers), and to attention they are a longer prefix: what the model computes stays the same. */
+/* Keys and values of the tokens that a sequence has run so far, block by block, so that it goes on without running them
+ * again. They are kept as attention saw them (keys behind RoPE and R3, both behind their quantizers), and to attention
+ * they are a longer prefix: what the model computes stays the same. */
 #ifndef BK_CACHE_H
 #define BK_CACHE_H
 
 #include "blocks/block.h"
 
-/* One block's share; a block whose `past` points to it adds the keys and values of every pass, which must have one sample and record nothing. */
+/* One block's share; a block whose `past` points to it adds the keys and values of every pass, which must have one
+ * sample and record nothing. */
 typedef struct bk_past {
     bk_tensor *memory[2]; /* of keys and of values */
     bk_tensor key, value; /* [Hkv, n, d] in that memory: the prefix, then tokens, of which a sliding window leaves the last ones */
@@ -21,7 +23,8 @@ bk_status bk_cache_create(bk_cache **out, const bk_backend *be, const bk_config 
 void bk_cache_free(bk_cache *c);
 bk_past *bk_cache_layer(bk_cache *c, int64_t layer);
 
-/* The dry run for a sequence that begins with `first` tokens at once and goes on one by one, up to the room of the cache. */
+/* The dry run for a sequence that begins with `first` tokens at once and goes on one by one, up to the room of the
+ * cache. */
 bk_status bk_cache_measure(bk_ctx *ctx, bk_block *b, bk_cache *c, int64_t first) BK_MUST_USE;
 
 /* For the block: what attention sees before the first token of x, NULL if nothing. */

@@ -39,7 +39,8 @@ bk_status bk_block_pass_measure(bk_ctx *ctx, bk_block *b, int64_t samples, int64
     return bk_ctx_status(ctx);
 }
 
-static bk_status pass_batch(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, int64_t first, int64_t n, float *host, bk_error *err)
+static bk_status pass_batch(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, int64_t first, int64_t n,
+                            float *host, bk_error *err)
 {
     int64_t t = bk_stream_tokens(in), c = bk_stream_width(in), count = n * t * c;
     BK_TRY(bk_stream_read(in, first, n, host, err));
@@ -66,7 +67,8 @@ bk_status bk_block_pass(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream
     return st;
 }
 
-bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_stream *h, const bk_watch *watch, bk_error *err)
+bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_stream *h, const bk_watch *watch,
+                        bk_error *err)
 {
     for (int64_t l = 0; l < b->cfg.layers; l++) {
         BK_TRY(watch_step(watch, l, b->cfg.layers, err));
@@ -108,7 +110,8 @@ static bk_tensor *head_logits(bk_ctx *ctx, const bk_head *h, bk_tensor *x)
 }
 
 /* nll of positions t .. t+n-1 of one sample, whose hidden states are host[T, C] */
-static bk_status score(bk_ctx *ctx, const bk_head *h, const float *host, const int32_t *ids, int64_t n, double *sum, bk_error *err)
+static bk_status score(bk_ctx *ctx, const bk_head *h, const float *host, const int32_t *ids, int64_t n, double *sum,
+                       bk_error *err)
 {
     bk_step_begin(ctx);
     bk_tensor *x = bk_real_new(ctx, 2, (int64_t[]){n, h->cfg->hidden}, "h");
@@ -128,7 +131,8 @@ static bk_status score(bk_ctx *ctx, const bk_head *h, const float *host, const i
 }
 
 /* Sums are taken sample by sample, so that the order of additions is fixed. */
-static bk_status score_samples(bk_ctx *ctx, const bk_head *h, const bk_stream *s, const int32_t *ids, double *nll, float *host, bk_error *err)
+static bk_status score_samples(bk_ctx *ctx, const bk_head *h, const bk_stream *s, const int32_t *ids, double *nll,
+                               float *host, bk_error *err)
 {
     int64_t t = bk_stream_tokens(s), c = bk_stream_width(s), scored = t - 1;
     bk_ctx_record(ctx, false);
@@ -147,7 +151,8 @@ static bk_status score_samples(bk_ctx *ctx, const bk_head *h, const bk_stream *s
     return BK_OK;
 }
 
-bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const int32_t *ids, bk_ppl *out, bk_error *err)
+bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const int32_t *ids, bk_ppl *out,
+                   bk_error *err)
 {
     bk_head h;
     double nll = 0;
@@ -195,8 +200,8 @@ bk_status bk_logits(bk_ctx *ctx, const bk_source *src, const float *x, int64_t n
     return st;
 }
 
-static bk_status perplexity(bk_ctx *ctx, const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, bk_stream *h,
-                            const bk_watch *watch, bk_ppl *out, bk_error *err)
+static bk_status perplexity(bk_ctx *ctx, const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids,
+                            bk_stream *h, const bk_watch *watch, bk_ppl *out, bk_error *err)
 {
     BK_TRY(bk_embed_stream(src, ids, h, err));
     bk_ctx_measure(ctx);
@@ -206,8 +211,8 @@ static bk_status perplexity(bk_ctx *ctx, const bk_source *src, bk_block *b, cons
     return bk_score(ctx, src, h, ids, out, err);
 }
 
-bk_status bk_perplexity(const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, int64_t samples, int64_t tokens,
-                        const bk_watch *watch, bk_ppl *out, bk_error *err)
+bk_status bk_perplexity(const bk_source *src, bk_block *b, const bk_loader *loader, const int32_t *ids, int64_t samples,
+                        int64_t tokens, const bk_watch *watch, bk_ppl *out, bk_error *err)
 {
     bk_stream *h = NULL;
     bk_ctx *ctx = bk_ctx_new(b->be, err);

@@ -21,12 +21,13 @@ typedef struct bk_loader {
 /* Embeddings of ids [samples, tokens] into a stream of that shape. */
 bk_status bk_embed_stream(const bk_source *src, const int32_t *ids, bk_stream *out, bk_error *err) BK_MUST_USE;
 
-/* Runs a block over a stream; out may be `in`, or NULL when only the block's tap is wanted. Samples go in batches of about BK_PASS_TOKENS tokens. */
+/* Runs a block over a stream; out may be `in`, or NULL when only the block's tap is wanted. Samples go in batches of
+ * about BK_PASS_TOKENS tokens. */
 #define BK_PASS_TOKENS 2048
 int64_t bk_pass_batch(int64_t samples, int64_t tokens);
 bk_status bk_block_pass(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, bk_error *err) BK_MUST_USE;
-/* The dry run for bk_block_pass, between bk_ctx_measure and bk_ctx_commit. The tap is called too, since it may make tensors: it asks
- * bk_ctx_measuring before it looks at values. */
+/* The dry run for bk_block_pass, between bk_ctx_measure and bk_ctx_commit. The tap is called too, since it may make
+ * tensors: it asks bk_ctx_measuring before it looks at values. */
 bk_status bk_block_pass_measure(bk_ctx *ctx, bk_block *b, int64_t samples, int64_t tokens) BK_MUST_USE;
 
 /* All blocks over a stream, in place: layer by layer over all samples. */
@@ -37,7 +38,8 @@ typedef struct bk_ppl {
     int64_t tokens;  /* scored */
 } bk_ppl;
 
-/* Perplexity of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not scored (decision 17). */
+/* Perplexity of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not
+ * scored (decision 17). */
 bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *h, const int32_t *ids, bk_ppl *out, bk_error *err) BK_MUST_USE;
 
 /* The end of a model on a backend, for who asks for logits more than once: gain of the last norm and the head. */

@@ -76,7 +76,8 @@ bk_status bk_source_embed(const bk_source *s, const int32_t *ids, int64_t n, flo
     const bk_config *c = bk_source_config(s);
     for (int64_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= c->vocab)
-            return bk_fail(err, BK_EINVAL, "%s: token %lld has id %d, the vocabulary has %lld: the tokenizer belongs to another model",
+            return bk_fail(err, BK_EINVAL,
+                           "%s: token %lld has id %d, the vocabulary has %lld: the tokenizer belongs to another model",
                            bk_model_path(s->model), (long long)i, ids[i], (long long)c->vocab);
         BK_TRY(bk_model_read_embed(s->model, ids[i], 1, out + i * c->hidden, err));
     }

@@ -59,8 +59,8 @@ static bk_status load_bias(const bk_model *m, int64_t layer, bk_linear_id id, co
 {
     bool in_model = bk_model_has_bias(m, id);
     if (in_model && !w->b[id])
-        return bk_fail(err, BK_ESHAPE, "%s: block %lld: %s has a bias that its config does not announce", bk_model_path(m), (long long)layer,
-                       bk_linear_name[id]);
+        return bk_fail(err, BK_ESHAPE, "%s: block %lld: %s has a bias that its config does not announce",
+                       bk_model_path(m), (long long)layer, bk_linear_name[id]);
     if (in_model) return bk_model_read_bias(m, layer, id, w->b[id], err);
     if (w->b[id]) {
         int64_t out, in;

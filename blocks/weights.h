@@ -21,12 +21,12 @@ typedef struct bk_block_weights {
 /* Does the config give this linear a bias? */
 bool bk_config_has_bias(const bk_config *c, bk_linear_id id);
 
-/* One allocation of zeros for the shapes and biases of `c`. Where transforms create biases, `c` is the config that they lead to
- * (bk_source_config), not that of the file. Fails with BK_ENOMEM. */
+/* One allocation of zeros for the shapes and biases of `c`. Where transforms create biases, `c` is the config that they
+ * lead to (bk_source_config), not that of the file. Fails with BK_ENOMEM. */
 bk_status bk_weights_alloc(const bk_config *c, bk_block_weights *w, bk_error *err) BK_MUST_USE;
 void bk_weights_free(bk_block_weights *w);
-/* Reads block `layer`, bit for bit as the model has it. A bias that `w` provides and the model lacks becomes zeros; one that the model has and `w`
- * does not provide is BK_ESHAPE. */
+/* Reads block `layer`, bit for bit as the model has it. A bias that `w` provides and the model lacks becomes zeros; one
+ * that the model has and `w` does not provide is BK_ESHAPE. */
 bk_status bk_weights_load(const bk_model *m, int64_t layer, bk_block_weights *w, bk_error *err) BK_MUST_USE;
 
 #endif

@@ -1,5 +1,6 @@
-/* brick bench: speed of a training step, and what looking for outliers adds to a forward pass, against the matrix products of the same backend, process and
- * threads. Machines are shared and noisy: products and steps take turns, and medians count. */
+/* brick bench: speed of a training step, and what looking for outliers adds to a forward pass, against the matrix
+ * products of the same backend, process and threads. Machines are shared and noisy: products and steps take turns, and
+ * medians count. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,20 +34,21 @@ typedef struct bench_shape {
 } bench_shape;
 
 static const bench_shape shapes[] = {
-    {"smollm2", {.arch = "llama", .hidden = 576, .inter = 1536, .layers = 30, .heads = 9, .kv_heads = 3, .head_dim = 64, .vocab = 49152,
-                 .max_positions = 8192, .eps = 1e-5, .rope_theta = 1e5, .tied = true}, 4},
-    {"llama3-8b", {.arch = "llama", .hidden = 4096, .inter = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .head_dim = 128, .vocab = 128256,
-                   .max_positions = 8192, .eps = 1e-5, .rope_theta = 5e5}, 1},
+    {"smollm2", {.arch = "llama", .hidden = 576, .inter = 1536, .layers = 30, .heads = 9, .kv_heads = 3, .head_dim = 64,
+                 .vocab = 49152, .max_positions = 8192, .eps = 1e-5, .rope_theta = 1e5, .tied = true}, 4},
+    {"llama3-8b", {.arch = "llama", .hidden = 4096, .inter = 14336, .layers = 32, .heads = 32, .kv_heads = 8,
+                   .head_dim = 128, .vocab = 128256, .max_positions = 8192, .eps = 1e-5, .rope_theta = 5e5}, 1},
 };
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 
 typedef struct bench_step {
     double seconds, mean, gflops, peak_bytes; /* median and mean step; useful work per second; parameters and arenas */
-    bk_profile profile;                 /* of all steps */
+    bk_profile profile;                       /* of all steps */
 } bench_step;
 
 enum { STATIC, DYNAMIC, VARIANTS };
-static const char *const variant_name[VARIANTS] = {"static", "dynamic"}, *const variant_scheme[VARIANTS] = {"W4A4KV4-static", "W4A4KV4-dynamic"};
+static const char *const variant_name[VARIANTS] = {"static", "dynamic"};
+static const char *const variant_scheme[VARIANTS] = {"W4A4KV4-static", "W4A4KV4-dynamic"};
 
 typedef struct bench {
     const char *shape_name, *backend;
@@ -82,14 +84,16 @@ static double median(double *v, int n)
 /* Uniform numbers of standard deviation `deviation`. */
 static void fill_random(float *x, int64_t n, double deviation, uint64_t stream)
 {
-    for (int64_t i = 0; i < n; i++) x[i] = (float)(deviation * sqrt(12) * (bk_rng_uniform(stream, BK_RNG_TEST, (uint64_t)i) - 0.5));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(deviation * sqrt(12) * (bk_rng_uniform(stream, BK_RNG_TEST, (uint64_t)i) - 0.5));
 }
 
 static bk_status random_weights(bk_block *b, bk_error *err)
 {
     bk_block_weights w;
     BK_TRY(bk_weights_alloc(&b->cfg, &w, err));
-    for (bk_linear_id i = 0; i < BK_W_COUNT; i++) fill_random(w.w[i], bk_numel(b->w[i]), 1 / sqrt((double)b->w[i]->dim[1]), (uint64_t)i);
+    for (bk_linear_id i = 0; i < BK_W_COUNT; i++)
+        fill_random(w.w[i], bk_numel(b->w[i]), 1 / sqrt((double)b->w[i]->dim[1]), (uint64_t)i);
     for (bk_norm_id i = 0; i < BK_NORM_COUNT; i++)
         for (int64_t k = 0; w.norm[i] && k < bk_numel(b->norm[i]); k++) w.norm[i][k] = 1;
     bk_status st = bk_block_load(b, &w, err);
@@ -108,9 +112,11 @@ static bk_status random_prefix(bk_block *b, bk_error *err)
     return st;
 }
 
-static bk_status make_block(const bench *s, const bk_block_quant *quant, int64_t prefix, int64_t tokens, bool trained, bk_block **out, bk_error *err)
+static bk_status make_block(const bench *s, const bk_block_quant *quant, int64_t prefix, int64_t tokens, bool trained,
+                            bk_block **out, bk_error *err)
 {
-    bk_block_options opt = {.quant = quant, .r3 = s->rotation->head, .r4 = s->rotation->inter, .prefix_len = prefix, .tokens = tokens, .trained = trained};
+    bk_block_options opt = {.quant = quant, .r3 = s->rotation->head, .r4 = s->rotation->inter, .prefix_len = prefix,
+                            .tokens = tokens, .trained = trained};
     BK_TRY(bk_block_create(out, s->be, s->cfg, &opt, err));
     BK_TRY(random_weights(*out, err));
     return random_prefix(*out, err);
@@ -203,7 +209,8 @@ static bk_status bench_variant(bench *s, int variant, bk_error *err)
     bk_scheme scheme;
     BK_TRY(bk_scheme_parse(variant_scheme[variant], &scheme, err));
     bk_block_quant quant = {scheme.weight, scheme.activation, scheme.key, scheme.value};
-    bk_log(BK_LOG_INFO, "%s: %lld training steps of %lld x %lld tokens", variant_scheme[variant], (long long)s->steps, (long long)s->batch, (long long)s->tokens);
+    bk_log(BK_LOG_INFO, "%s: %lld training steps of %lld x %lld tokens", variant_scheme[variant], (long long)s->steps,
+           (long long)s->batch, (long long)s->tokens);
     r.ctx = bk_ctx_new(s->be, err);
     bk_status st = r.ctx ? prepare_steps(s, &r, &quant, err) : BK_ENOMEM;
     if (!st) st = time_steps(s, &r, &s->step[variant], err);
@@ -237,8 +244,8 @@ static bk_status pass_blocks(finder *f, bool look, double *took, bk_error *err)
         bk_maxima_begin_block(&f->maxima);
         st = bk_block_pass(f->ctx, f->b, f->h, NULL, err);
         for (int64_t i = 0; !st && look && i < DETECTION_SAMPLES; i++)
-            st = bk_outliers_add(&found, l, i, f->maxima.at[BK_SITE_DOWN_RAW] + i * DETECTION_TOKENS, f->ids + i * DETECTION_TOKENS, DETECTION_TOKENS,
-                                 64, f->scratch, err);
+            st = bk_outliers_add(&found, l, i, f->maxima.at[BK_SITE_DOWN_RAW] + i * DETECTION_TOKENS,
+                                 f->ids + i * DETECTION_TOKENS, DETECTION_TOKENS, 64, f->scratch, err);
     }
     *took = bk_seconds() - start;
     bk_outliers_free(&found);
@@ -338,7 +345,8 @@ static bk_json *json_step(const bench *s, const bench_step *t)
 {
     bk_json *o = bk_json_object(), *kernels = bk_json_object();
     for (int k = 0; k < BK_SLOT_COUNT; k++)
-        if (t->profile.calls[k]) bk_json_set(kernels, bk_slot_name((bk_slot)k), bk_json_of_num(kernel_seconds(t, k, s->steps)));
+        if (t->profile.calls[k])
+            bk_json_set(kernels, bk_slot_name((bk_slot)k), bk_json_of_num(kernel_seconds(t, k, s->steps)));
     bk_json_set(o, "gflops", bk_json_of_num(t->gflops));
     bk_json_set(o, "ratio", bk_json_of_num(t->gflops / s->sgemm));
     bk_json_set(o, "seconds", bk_json_of_num(t->seconds));
@@ -372,26 +380,32 @@ static void print_kernels(const bench *s, const bench_step *t)
     for (;;) {
         int best = -1;
         for (int k = 0; k < BK_SLOT_COUNT; k++)
-            if (!shown[k] && t->profile.calls[k] && (best < 0 || t->profile.seconds[k] > t->profile.seconds[best])) best = k;
+            if (!shown[k] && t->profile.calls[k] && (best < 0 || t->profile.seconds[k] > t->profile.seconds[best]))
+                best = k;
         if (best < 0) break;
         shown[best] = true;
         double sec = kernel_seconds(t, best, s->steps);
-        if (sec > 1e-3 * t->mean) printf("    %-14s %8.1f ms  %4.1f %%  %lld calls\n", bk_slot_name((bk_slot)best), 1e3 * sec, 100 * sec / t->mean, (long long)(t->profile.calls[best] / s->steps));
+        if (sec > 1e-3 * t->mean)
+            printf("    %-14s %8.1f ms  %4.1f %%  %lld calls\n", bk_slot_name((bk_slot)best), 1e3 * sec,
+                   100 * sec / t->mean, (long long)(t->profile.calls[best] / s->steps));
     }
     printf("    %-14s %8.1f ms  %4.1f %%\n", "outside", 1e3 * (t->mean - kernels), 100 * (1 - kernels / t->mean));
 }
 
 static void print_text(const bench *s)
 {
-    printf("block       %s, %lld x %lld tokens, R3, R4, prefix of %d; %d threads, backend %s\nsgemm       %.1f GFLOP/s (%d^3, best of %d)\n", s->shape_name,
-           (long long)s->batch, (long long)s->tokens, PREFIX, threads_of(s), s->backend, s->sgemm, SGEMM, s->sgemms);
+    printf("block       %s, %lld x %lld tokens, R3, R4, prefix of %d; %d threads, backend %s\n", s->shape_name,
+           (long long)s->batch, (long long)s->tokens, PREFIX, threads_of(s), s->backend);
+    printf("sgemm       %.1f GFLOP/s (%d^3, best of %d)\n", s->sgemm, SGEMM, s->sgemms);
     for (int v = 0; v < VARIANTS; v++) {
         const bench_step *t = &s->step[v];
-        printf("%-11s %.1f GFLOP/s = %.2f of sgemm; %.3f s a step; %.2f GiB\n", variant_name[v], t->gflops, t->gflops / s->sgemm, t->seconds, t->peak_bytes / 1073741824.0);
+        printf("%-11s %.1f GFLOP/s = %.2f of sgemm; %.3f s a step; %.2f GiB\n", variant_name[v], t->gflops,
+               t->gflops / s->sgemm, t->seconds, t->peak_bytes / 1073741824.0);
         print_kernels(s, t);
     }
-    printf("detection   %.3f of a forward pass (%d blocks, %d tokens: %.3f s)\npeak RSS    %.2f GiB\n", s->detection / s->forward, DETECTION_BLOCKS,
-           DETECTION_SAMPLES * DETECTION_TOKENS, s->forward, max_rss() / 1073741824.0);
+    printf("detection   %.3f of a forward pass (%d blocks, %d tokens: %.3f s)\npeak RSS    %.2f GiB\n",
+           s->detection / s->forward, DETECTION_BLOCKS, DETECTION_SAMPLES * DETECTION_TOKENS, s->forward,
+           max_rss() / 1073741824.0);
 }
 
 int bk_verb_bench(int argc, char **argv)
@@ -406,7 +420,8 @@ int bk_verb_bench(int argc, char **argv)
         {"--threads", BK_OPT_INT, &s.threads, "N", "all", 0, 4096, "threads"},
         {"--json", BK_OPT_FLAG, &s.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
-    const bk_cli cli = {"bench", "speed of the training step against the machine's own matrix products", opts, "brick bench\nbrick bench --shape llama3-8b --json\n"};
+    const bk_cli cli = {"bench", "speed of the training step against the machine's own matrix products", opts,
+                        "brick bench\nbrick bench --shape llama3-8b --json\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};

@@ -9,7 +9,8 @@
 #include "io/store.h"
 #include "quant/search.h"
 
-/* Share of the matrix-product rate that useful work reaches: 0.9 on a quiet core, less with several threads or neighbours. */
+/* Share of the matrix-product rate that useful work reaches: 0.9 on a quiet core, less with several threads or
+ * neighbours. */
 #define FORWARD_SHARE 0.80
 #define TRAIN_SHARE 0.70
 #define SEARCH_SHARE 0.80
@@ -116,8 +117,10 @@ static bk_status make_block(const estimator *e, bool quantized, bool trained, in
     return bk_block_create(out, &e->dry, e->cfg, &opt, e->err);
 }
 
-/* A block, and the memory of one pass through it. `search`: every candidate of the grid search runs on from the first site. */
-static bk_status pass_bytes(const estimator *e, bool quantized, bool search, int64_t samples, int64_t tokens, double *block, double *pass)
+/* A block, and the memory of one pass through it. `search`: every candidate of the grid search runs on from the first
+ * site. */
+static bk_status pass_bytes(const estimator *e, bool quantized, bool search, int64_t samples, int64_t tokens,
+                            double *block, double *pass)
 {
     bk_block *b = NULL;
     bk_ctx *ctx = bk_ctx_new(&e->dry, e->err);
@@ -194,7 +197,8 @@ static bk_status steps_memory(const estimator *e, int64_t tokens, double *out)
     const bk_run_config *c = e->c;
     bk_block *b = NULL;
     size_t step = 0;
-    double ahead = 2.0 * (c->train.target == BK_TARGET_BOTH ? 3 : 2) * stream_bytes(e, train_batch(e), tokens), block, init = 0;
+    double ahead = 2.0 * (c->train.target == BK_TARGET_BOTH ? 3 : 2) * stream_bytes(e, train_batch(e), tokens);
+    double block, init = 0;
     bk_status st = make_block(e, true, true, tokens, &b);
     if (!st) st = bk_train_bytes(b, train_batch(e), tokens, (bk_loss_kind)c->train.loss, &step, e->err);
     double trained = st ? 0 : block_bytes(b);
@@ -257,15 +261,19 @@ static void disk(const estimator *e, bk_estimate *out)
     const bk_config *cfg = e->cfg;
     int64_t tokens = c->data.training.seqlen, layers = cfg->layers, n, t;
     double samples = (double)e->n.training + (double)e->n.validation;
-    double file = (c->train.target == BK_TARGET_BOTH ? 4 : 3) * samples * (double)tokens * (double)cfg->hidden * (double)bk_store_type_size((bk_store_type)c->store.dtype);
+    double file = (c->train.target == BK_TARGET_BOTH ? 4 : 3) * samples * (double)tokens * (double)cfg->hidden *
+                  (double)bk_store_type_size((bk_store_type)c->store.dtype);
     double alive = c->store.keep == BK_TARGETS_ALL ? (double)layers : layers > 1 ? 2 : 1;
-    double weights = (double)bk_config_block_weights(cfg) * (double)layers, tables = (cfg->tied ? 4.0 : 8.0) * (double)cfg->vocab * (double)cfg->hidden;
-    double steps = c->quant.weight.granularity == BK_PER_GROUP ? weights / (double)c->quant.weight.group : weights / (double)cfg->hidden;
+    double weights = (double)bk_config_block_weights(cfg) * (double)layers,
+           tables = (cfg->tied ? 4.0 : 8.0) * (double)cfg->vocab * (double)cfg->hidden;
+    double steps = c->quant.weight.granularity == BK_PER_GROUP ? weights / (double)c->quant.weight.group
+                                                               : weights / (double)cfg->hidden;
     if (c->train.epochs > 0) out->targets_disk = file * alive;
     out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps;
     out->cache_disk = 8 * steps;
     calibration_size(e, &n, &t);
-    double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? stream_bytes(e, e->n.detection, c->data.detection.seqlen) : 0,
+    double detection = stream_bytes(e, e->n.detection, c->data.detection.seqlen);
+    double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? detection : 0,
                         stream_bytes(e, e->n.evaluation, c->data.evaluation.seqlen), stream_bytes(e, n, t)};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
@@ -277,7 +285,8 @@ double bk_forward_flops(const bk_config *c, int64_t tokens, int64_t prefix)
 {
     double t = (double)tokens, w = (double)c->sliding_window;
     double visible = w > 0 && w < t ? (w * (w + 1) / 2 + (t - w) * w) / t : (t + 1) / 2;
-    return t * (2.0 * (double)bk_config_block_weights(c) + 4.0 * (double)(c->heads * c->head_dim) * (visible + (double)prefix));
+    return t * (2.0 * (double)bk_config_block_weights(c) +
+                4.0 * (double)(c->heads * c->head_dim) * (visible + (double)prefix));
 }
 
 /* One block over samples, seconds. */
@@ -286,7 +295,8 @@ static double forward_seconds(const estimator *e, const bk_rates *r, double samp
     return samples * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * FORWARD_SHARE);
 }
 
-/* Initialising one block: Gram matrices, the error of every candidate of every weight, and runs on from every site for its candidates. */
+/* Initialising one block: Gram matrices, the error of every candidate of every weight, and runs on from every site for
+ * its candidates. */
 static double init_seconds(const estimator *e, const bk_rates *r, bool search)
 {
     int64_t samples, tokens;
@@ -299,7 +309,8 @@ static double init_seconds(const estimator *e, const bk_rates *r, bool search)
         bk_linear_shape(e->cfg, w, &out, &in);
         double group = e->c->quant.weight.granularity == BK_PER_GROUP ? (double)e->c->quant.weight.group : (double)in;
         products += 2.0 * (double)out * (double)in * group * CANDIDATES;
-        if (w == BK_W_Q || w == BK_W_O || w == BK_W_GATE || w == BK_W_DOWN) products += 2.0 * (double)(samples * tokens) * (double)in * (double)in;
+        if (w == BK_W_Q || w == BK_W_O || w == BK_W_GATE || w == BK_W_DOWN)
+            products += 2.0 * (double)(samples * tokens) * (double)in * (double)in;
     }
     /* From the six sites on: about three whole passes for each candidate. */
     return products / (1e9 * r->gflops * SEARCH_SHARE) + (2 + BK_GRID_ROUNDS + 3.0 * CANDIDATES) * passes;
@@ -314,25 +325,30 @@ static double train_seconds(const estimator *e, const bk_rates *r)
     double step = 3 * n * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * TRAIN_SHARE);
     double targets = forward_seconds(e, r, (c->train.target == BK_TARGET_BOTH ? 3 : 2) * all, tokens);
     double refresh = c->init.refresh ? init_seconds(e, r, c->init.search) : 0;
-    return (2 * r->load_seconds + (epochs > 0 ? targets + refresh + epochs * step + (epochs + 1) * forward_seconds(e, r, validation, tokens) : 0));
+    double trained = targets + refresh + epochs * step + (epochs + 1) * forward_seconds(e, r, validation, tokens);
+    return 2 * r->load_seconds + (epochs > 0 ? trained : 0);
 }
 
 static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
 {
     const bk_run_config *c = e->c;
     const bk_data_config *d = &c->data.detection;
-    double layers = (double)e->cfg->layers, *s = out->seconds, tables = 2.0 * (double)e->cfg->vocab * (double)e->cfg->hidden;
+    double layers = (double)e->cfg->layers, *s = out->seconds,
+           tables = 2.0 * (double)e->cfg->vocab * (double)e->cfg->hidden;
     double head_load = r->load_seconds * tables / 2 / (double)bk_config_block_weights(e->cfg);
-    double row = layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.evaluation, c->data.evaluation.seqlen)) + head_load +
-                 (double)e->n.evaluation * (double)c->data.evaluation.seqlen * tables / (1e9 * r->gflops * FORWARD_SHARE);
+    double windows = (double)e->n.evaluation, tokens = windows * (double)c->data.evaluation.seqlen;
+    double row = layers * (r->load_seconds + forward_seconds(e, r, windows, c->data.evaluation.seqlen)) + head_load +
+                 tokens * tables / (1e9 * r->gflops * FORWARD_SHARE);
     double init = layers * (r->load_seconds + init_seconds(e, r, c->init.search));
     bool ablation = c->evaluate & BK_EVALUATE_ABLATION, prefixed = c->prefix.mode != BK_PREFIX_NONE;
     s[BK_PART_EQUIVALENCE] = 2 * (layers * r->load_seconds + head_load);
     if (prefixed) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
-    if (c->prefix.mode == BK_PREFIX_AUTO) s[BK_PART_OUTLIERS] += layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
+    if (c->prefix.mode == BK_PREFIX_AUTO)
+        s[BK_PART_OUTLIERS] += layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
     s[BK_PART_INIT] = init;
     s[BK_PART_TRAIN] = layers * train_seconds(e, r) + 2 * head_load;
-    s[BK_PART_EVALUATE] = row * ((prefixed ? 4 : 3) + (ablation ? prefixed ? 4 : 3 : 0)) + (ablation ? (prefixed ? 2 : 1) * init : 0);
+    s[BK_PART_EVALUATE] =
+        row * ((prefixed ? 4 : 3) + (ablation ? prefixed ? 4 : 3 : 0)) + (ablation ? (prefixed ? 2 : 1) * init : 0);
     for (int i = 0; i < BK_PART_COUNT; i++) out->total_seconds += s[i];
 }
 
@@ -412,11 +428,12 @@ int64_t bk_estimate_prefix(const bk_run_config *c)
     return c->prefix.mode == BK_PREFIX_NONE ? 0 : c->prefix.mode == BK_PREFIX_GIVEN ? c->prefix.n_ids : FOUND_PREFIX;
 }
 
-bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation, const bk_backend *be,
-                          const bk_rates *rates, bk_estimate *out, bk_error *err)
+bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation,
+                          const bk_backend *be, const bk_rates *rates, bk_estimate *out, bk_error *err)
 {
-    estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .n = *samples, .prefix = bk_estimate_prefix(c),
-                   .quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value}, .err = err};
+    estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .n = *samples,
+                   .quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value},
+                   .prefix = bk_estimate_prefix(c), .err = err};
     *out = (bk_estimate){0};
     BK_TRY(memory(&e, out));
     disk(&e, out);

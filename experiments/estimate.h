@@ -1,5 +1,6 @@
-/* What a run will take, from its config and the shapes of its model alone: memory by dry runs of the real graphs, disk by the layout of the files, time by
- * the arithmetic of each stage over rates measured in a moment. Nothing of the model's size is allocated. Meant to be right to a factor of 2. */
+/* What a run will take, from its config and the shapes of its model alone: memory by dry runs of the real graphs, disk
+ * by the layout of the files, time by the arithmetic of each stage over rates measured in a moment. Nothing of the
+ * model's size is allocated. Meant to be right to a factor of 2. */
 #ifndef BK_ESTIMATE_H
 #define BK_ESTIMATE_H
 
@@ -39,7 +40,8 @@ bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *sample
                           const bk_rates *rates, bk_estimate *out, bk_error *err) BK_MUST_USE;
 /* The prefix that the estimate counts with: the ids given, or a guess for one that has to be found. */
 int64_t bk_estimate_prefix(const bk_run_config *c);
-/* Useful work of a block's forward pass over one sequence: 2 per weight and token, and attention 4 x heads x head_dim per visible key. Training is 3 times that. */
+/* Useful work of a block's forward pass over one sequence: 2 per weight and token, and attention 4 x heads x head_dim
+ * per visible key. Training is 3 times that. */
 double bk_forward_flops(const bk_config *c, int64_t tokens, int64_t prefix);
 
 #endif

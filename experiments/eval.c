@@ -31,7 +31,8 @@ typedef struct eval_state {
     const char *bos;
 } eval_state;
 
-static bk_status load_calibration(eval_state *s, bool prefixed, int64_t samples, int64_t seqlen, bk_samples *out, bk_error *err)
+static bk_status load_calibration(eval_state *s, bool prefixed, int64_t samples, int64_t seqlen, bk_samples *out,
+                                  bk_error *err)
 {
     bk_text_free(&s->calib_text);
     BK_TRY(bk_lab_text(&s->lab, s->a->calib, &s->policy, prefixed, &s->calib_text, err));
@@ -45,7 +46,9 @@ static bk_status detect_prefix(eval_state *s, int32_t *ids, int64_t *n, bk_error
     bk_outliers found = {0};
     bk_prefix_choice choice = {0};
     bk_status st = load_calibration(s, false, s->a->calib_samples, s->a->calib_seqlen, &samples, err);
-    if (!st) st = bk_outliers_detect(s->lab.be, s->src, samples.ids, samples.n, samples.seqlen, s->a->threshold, NULL, &found, err);
+    if (!st)
+        st = bk_outliers_detect(s->lab.be, s->src, samples.ids, samples.n, samples.seqlen, s->a->threshold, NULL,
+                                &found, err);
     if (!st) st = bk_prefix_choose(&found, s->lab.bos, 0.1, &choice, err);
     if (!st) memcpy(ids, choice.ids, sizeof choice.ids);
     *n = choice.n;
@@ -61,7 +64,8 @@ static bk_status find_prefix(eval_state *s, bk_error *err)
     int32_t ids[BK_PREFIX_MAX];
     int64_t n;
     BK_TRY(bk_prefix_parse(s->a->prefix ? s->a->prefix : "none", &automatic, ids, &n, err));
-    if (automatic && !s->a->calib) return bk_fail(err, BK_EINVAL, "--prefix auto needs --calib: nothing is measured on the evaluation text");
+    if (automatic && !s->a->calib)
+        return bk_fail(err, BK_EINVAL, "--prefix auto needs --calib: nothing is measured on the evaluation text");
     if (automatic) BK_TRY(detect_prefix(s, ids, &n, err));
     return bk_prefix_compute(s->lab.be, s->src, ids, n, &s->prefix, err);
 }
@@ -70,8 +74,8 @@ static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
 {
     int64_t positions = bk_model_config(s->lab.model)->max_positions, p = s->prefix.n;
     if (s->a->seqlen + p > positions)
-        return bk_fail(err, BK_EINVAL, "--seqlen %lld and a prefix of %lld go beyond the model's %lld positions", (long long)s->a->seqlen,
-                       (long long)p, (long long)positions);
+        return bk_fail(err, BK_EINVAL, "--seqlen %lld and a prefix of %lld go beyond the model's %lld positions",
+                       (long long)s->a->seqlen, (long long)p, (long long)positions);
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &s->policy, prefixed, &s->text, err));
     s->bos = bk_bos_in_force(&s->lab, &s->text, &s->policy, prefixed);
     BK_TRY(bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err));
@@ -81,7 +85,8 @@ static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
     return BK_OK;
 }
 
-static bk_status run_row(eval_state *s, const bk_block_quant *quant, const bk_init_options *init, const bk_watch *watch, bk_error *err)
+static bk_status run_row(eval_state *s, const bk_block_quant *quant, const bk_init_options *init, const bk_watch *watch,
+                         bk_error *err)
 {
     bk_row row = {.src = s->src, .prefix = &s->prefix, .quant = quant, .init = *init};
     if (bk_row_needs_calibration(quant, init)) {
@@ -103,7 +108,9 @@ static bk_status eval_raw(eval_state *s, bk_error *err)
         BK_TRY(bk_scheme_parse(s->a->scheme, &scheme, err));
         quant = (bk_block_quant){scheme.weight, scheme.activation, scheme.key, scheme.value};
         if (bk_row_needs_calibration(&quant, &(bk_init_options){0}) && !s->a->calib)
-            return bk_fail(err, BK_EINVAL, "scheme %s is static and needs --calib: nothing is measured on the evaluation text", s->a->scheme);
+            return bk_fail(err, BK_EINVAL,
+                           "scheme %s is static and needs --calib: nothing is measured on the evaluation text",
+                           s->a->scheme);
     }
     BK_TRY(bk_source_open(s->lab.model, &rotation, &s->src, err));
     BK_TRY(find_prefix(s, err));
@@ -119,7 +126,8 @@ static bk_status eval_quantized(eval_state *s, bk_error *err)
 {
     const bk_prefix *p = bk_quantized_prefix(s->lab.quantized);
     if (s->a->scheme || strcmp(s->a->rotate, "none") || s->a->prefix)
-        return bk_fail(err, BK_EINVAL, "%s is quantized already: --scheme, --rotate and --prefix are for raw models", s->a->model);
+        return bk_fail(err, BK_EINVAL, "%s is quantized already: --scheme, --rotate and --prefix are for raw models",
+                       s->a->model);
     s->prefix.ids = malloc((size_t)(p->n + 1) * sizeof *p->ids);
     if (!s->prefix.ids) return bk_fail(err, BK_ENOMEM, "no memory");
     memcpy(s->prefix.ids, p->ids, (size_t)p->n * sizeof *p->ids);
@@ -149,8 +157,10 @@ static bk_status print_json(const eval_state *s, double seconds, bk_error *err)
 
 static void print_text(const eval_state *s, double seconds)
 {
-    printf("perplexity  %.6f\nnll         %.6f per token\nscored      %lld tokens in %lld windows of %lld\nprefix      ", s->ppl.ppl,
-           s->ppl.nll, (long long)s->ppl.tokens, (long long)s->windows.n, (long long)s->windows.seqlen);
+    printf("perplexity  %.6f\nnll         %.6f per token\n", s->ppl.ppl, s->ppl.nll);
+    printf("scored      %lld tokens in %lld windows of %lld\n", (long long)s->ppl.tokens, (long long)s->windows.n,
+           (long long)s->windows.seqlen);
+    fputs("prefix      ", stdout);
     if (!s->prefix.n) fputs("none", stdout);
     for (int64_t i = 0; i < s->prefix.n; i++) printf(i ? ",%d" : "%d", s->prefix.ids[i]);
     printf("\nbos         %s\nseconds     %.1f\n", s->bos, seconds);
@@ -160,7 +170,8 @@ static bk_status evaluate(eval_state *s, bk_error *err)
 {
     bool bos_auto;
     BK_TRY(bk_runner_bos(s->a->bos, &bos_auto, err));
-    if (s->a->calib && !bk_exists(s->a->calib)) return bk_fail(err, BK_EIO, "%s: the calibration text is not there", s->a->calib);
+    if (s->a->calib && !bk_exists(s->a->calib))
+        return bk_fail(err, BK_EIO, "%s: the calibration text is not there", s->a->calib);
     const bk_backend *be = bk_runner_backend(s->a->backend, s->a->threads, err);
     if (!be) return err->code;
     s->policy = (bk_text_policy){bos_auto, s->a->parse_special, s->a->strip_bos, s->a->join};
@@ -204,9 +215,10 @@ int bk_verb_eval(int argc, char **argv)
         {"--threads", BK_OPT_INT, &a.threads, "N", "all", 0, 4096, "threads"},
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
-    const bk_cli cli = {"eval", "perplexity of a model", opts,
-                        "brick eval --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/alice29.txt --windows 8\n"
-                        "brick eval --model runs/demo --text data/alice29.txt --seqlen 512 --json\n"};
+    const bk_cli cli = {
+        "eval", "perplexity of a model", opts,
+        "brick eval --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/alice29.txt --windows 8\n"
+        "brick eval --model runs/demo --text data/alice29.txt --seqlen 512 --json\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     eval_state s = {.a = &a};

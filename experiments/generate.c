@@ -1,4 +1,5 @@
-/* brick generate: greedy text. Keys and values of the tokens so far are kept, so each token runs alone; the blocks stay loaded where memory allows. */
+/* brick generate: greedy text. Keys and values of the tokens so far are kept, so each token runs alone; the blocks stay
+ * loaded where memory allows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static bk_status load_blocks(generation *g, int64_t tokens, bk_error *err)
     opt.tokens = tokens;
     bool resident = bk_block_bytes(g->lab.be, cfg, &opt) <= RESIDENT_BYTES / (size_t)cfg->layers;
     g->n_blocks = resident ? cfg->layers : 1;
-    if (!(g->block = calloc((size_t)g->n_blocks, sizeof *g->block))) return bk_fail(err, BK_ENOMEM, "no memory for the blocks");
+    if (!(g->block = calloc((size_t)g->n_blocks, sizeof *g->block)))
+        return bk_fail(err, BK_ENOMEM, "no memory for the blocks");
     for (int64_t l = 0; l < g->n_blocks; l++) {
         BK_TRY(bk_runner_block(&g->runner, tokens, &g->block[l], err));
         if (resident) BK_TRY(bk_runner_load(&g->runner, l, g->block[l], err));
@@ -108,7 +110,8 @@ static bk_status run_tokens(generation *g, int64_t first, bk_error *err)
     int64_t n = g->n - first, c = bk_source_config(g->runner.src)->hidden;
     bk_stream *h = NULL;
     float *x = malloc((size_t)(n * c) * sizeof *x);
-    bk_status st = x ? bk_stream_create(&h, 1, n, c, err) : bk_fail(err, BK_ENOMEM, "no memory for %lld hidden states", (long long)n);
+    bk_status st = x ? bk_stream_create(&h, 1, n, c, err)
+                     : bk_fail(err, BK_ENOMEM, "no memory for %lld hidden states", (long long)n);
     if (!st) st = bk_embed_stream(g->runner.src, g->ids + first, h, err);
     if (!st) st = run_blocks(g, h, err);
     if (!st) st = bk_stream_read(h, 0, 1, x, err);
@@ -118,7 +121,8 @@ static bk_status run_tokens(generation *g, int64_t first, bk_error *err)
     return st;
 }
 
-/* The largest logit; the smallest id among equals. Rows beyond the tokenizer's table are padding that no text stands for. */
+/* The largest logit; the smallest id among equals. Rows beyond the tokenizer's table are padding that no text stands
+ * for. */
 static bk_status choose(const generation *g, int32_t *id, bk_error *err)
 {
     *id = 0;
@@ -214,10 +218,10 @@ int bk_verb_generate(int argc, char **argv)
         {"--threads", BK_OPT_INT, &a.threads, "N", "all", 0, 4096, "threads"},
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
-    const bk_cli cli = {
-        "generate", "greedy text that goes on from a prompt", opts,
-        "brick generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf --prompt \"The capital of France is\" --tokens 16\n"
-        "brick generate --model runs/demo --prompt \"Alice was\" --json\n"};
+    const bk_cli cli = {"generate", "greedy text that goes on from a prompt", opts,
+                        "brick generate --model models/SmolLM2-135M-Instruct.Q4_1.gguf "
+                        "--prompt \"The capital of France is\" --tokens 16\n"
+                        "brick generate --model runs/demo --prompt \"Alice was\" --json\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     generation g = {.a = &a};

@@ -105,7 +105,8 @@ static void shape_text(const bk_store_object *o, char *text, size_t cap)
     for (int k = 0; k < o->rank && at < cap; k++) {
         char name[LABEL];
         const char *label = label_of(o, k, name);
-        at += (size_t)snprintf(text + at, cap - at, "%s%s%s%" PRId64, k ? " x " : "", label, label[0] ? " " : "", o->dim[k]);
+        at += (size_t)snprintf(text + at, cap - at, "%s%s%s%" PRId64, k ? " x " : "", label, label[0] ? " " : "",
+                               o->dim[k]);
     }
     if (o->rank == 0) snprintf(text, cap, "single");
 }
@@ -115,7 +116,8 @@ static void layout_text(const bk_store_object *o, char *text, size_t cap)
     size_t at = 0;
     text[0] = 0;
     if (o->chunk[0] == 0) return;
-    for (int k = 0; k < o->rank && at < cap; k++) at += (size_t)snprintf(text + at, cap - at, "%s%" PRId64, k ? " x " : "chunk ", o->chunk[k]);
+    for (int k = 0; k < o->rank && at < cap; k++)
+        at += (size_t)snprintf(text + at, cap - at, "%s%" PRId64, k ? " x " : "chunk ", o->chunk[k]);
     if (o->gzip && at < cap) at += (size_t)snprintf(text + at, cap - at, ", gzip %d", o->gzip);
     if (o->shuffle && at < cap) at += (size_t)snprintf(text + at, cap - at, ", shuffle");
     if (o->checksum && at < cap) snprintf(text + at, cap - at, ", checksum");
@@ -171,7 +173,8 @@ static bk_status print_tree(bk_store *s, const char *top, FILE *out, bk_error *e
             shape_text(&o[i], shape, sizeof shape);
             layout_text(&o[i], layout, sizeof layout);
             int pad = width[0] - (int)strlen(o[i].path);
-            fprintf(out, "%*s  %-*s  %-*s  %9s", pad > 0 ? pad : 0, "", width[1], o[i].type_text, width[2], shape, size_text(o[i].stored_bytes, size));
+            fprintf(out, "%*s  %-*s  %-*s  %9s", pad > 0 ? pad : 0, "", width[1], o[i].type_text, width[2], shape,
+                    size_text(o[i].stored_bytes, size));
             if (layout[0]) fprintf(out, "  %s", layout);
         }
         fputc('\n', out);
@@ -252,10 +255,12 @@ static void print_stats(FILE *out, const bk_store_object *o, const bk_stats *st)
         print_extreme(out, o, "max", st->max, st->max_at);
         fprintf(out, "%-10s %.7g\n%-10s %.7g\n", "mean", st->mean, "std", bk_stats_std(st));
     }
-    if (is_float(o) && st->m2 > 0) fprintf(out, "%-10s %.4g  (3 for a normal distribution)\n", "kurtosis", bk_stats_kurtosis(st));
+    if (is_float(o) && st->m2 > 0)
+        fprintf(out, "%-10s %.4g  (3 for a normal distribution)\n", "kurtosis", bk_stats_kurtosis(st));
     fprintf(out, "%-10s %" PRId64 "  (%.3g %%)\n", "zeros", st->zeros, share);
     if (is_float(o))
-        fprintf(out, "%-10s %" PRId64 "\n%-10s %" PRId64 "\n%-10s %" PRId64 "\n", "NaN", st->nan, "Inf", st->inf, "+-65504", st->saturated);
+        fprintf(out, "%-10s %" PRId64 "\n%-10s %" PRId64 "\n%-10s %" PRId64 "\n", "NaN", st->nan, "Inf", st->inf,
+                "+-65504", st->saturated);
     if (is_float(o) && st->finite) print_peaks(out, o, st);
 }
 
@@ -300,7 +305,8 @@ static bk_json *object_json(bk_store *s, const bk_store_object *o, bk_status *st
     bk_json_set(j, "kind", text_json(o->group ? "group" : "dataset"));
     if (!o->group) {
         bk_json *labels = bk_json_array();
-        for (int k = 0; k < o->rank; k++) bk_json_push(labels, k < BK_STORE_RANK && o->label[k][0] ? text_json(o->label[k]) : bk_json_null());
+        for (int k = 0; k < o->rank; k++)
+            bk_json_push(labels, k < BK_STORE_RANK && o->label[k][0] ? text_json(o->label[k]) : bk_json_null());
         bk_json_set(j, "dtype", text_json(o->type_text));
         bk_json_set(j, "shape", ints_json(o->dim, o->rank));
         bk_json_set(j, "dims", labels);
@@ -321,7 +327,8 @@ static bk_json *place_json(const bk_store_object *o, int rank, int64_t flat)
     return ints_json(index, rank);
 }
 
-static void set_extreme(bk_json *j, const bk_store_object *o, const char *name, const char *name_at, double value, int64_t at)
+static void set_extreme(bk_json *j, const bk_store_object *o, const char *name, const char *name_at, double value,
+                        int64_t at)
 {
     bk_json_set(j, name, bk_json_of_num(value));
     bk_json_set(j, name_at, at < 0 ? bk_json_null() : place_json(o, o->rank, at));
@@ -433,8 +440,8 @@ bk_status bk_inspect(const char *file, const char *path, bool json, FILE *out, b
 
 /* ---- the verb ---- */
 
-/* Runs the rest of the program in a child. HDF5 crashes on some damaged files, and a crash is no answer. True in the child; in the parent the
- * child's exit code is in *code. */
+/* Runs the rest of the program in a child. HDF5 crashes on some damaged files, and a crash is no answer. True in the
+ * child; in the parent the child's exit code is in *code. */
 static bool in_child(const char *file, int *code)
 {
     pid_t parent = getpid(), child = fork();
@@ -448,7 +455,9 @@ static bool in_child(const char *file, int *code)
     bk_error err = {0};
     if (WIFEXITED(how)) *code = WEXITSTATUS(how);
     else {
-        bk_status status = bk_fail(&err, BK_EFORMAT, "%s: is damaged so badly that the HDF5 library failed on it (signal %d)", file, WTERMSIG(how));
+        bk_status status =
+            bk_fail(&err, BK_EFORMAT, "%s: is damaged so badly that the HDF5 library failed on it (signal %d)", file,
+                    WTERMSIG(how));
         *code = bk_exit_report(status, &err);
     }
     return false;

@@ -88,7 +88,8 @@ static void add_value(bk_stats *s, double v, int64_t flat)
     peaks_add(&s->values, (bk_peak){v, flat, 0});
 }
 
-/* The moments of a block about its own mean, then joined to those of all before. Source: P. Pebay, SAND2008-6212 (2008), eq. 2.1, 3.1. */
+/* The moments of a block about its own mean, then joined to those of all before. Source: P. Pebay, SAND2008-6212
+ * (2008), eq. 2.1, 3.1. */
 static void join_moments(bk_stats *s, const double *v, int64_t n)
 {
     double sum = 0, m2 = 0, m3 = 0, m4 = 0;
@@ -103,8 +104,8 @@ static void join_moments(bk_stats *s, const double *v, int64_t n)
         m2 += d2, m3 += d2 * d, m4 += d2 * d2;
     }
     double a = (double)s->finite, b = (double)count, all = a + b, d = mean - s->mean, d2 = d * d;
-    s->m4 += m4 + d2 * d2 * a * b * (a * a - a * b + b * b) / (all * all * all) + 6 * d2 * (a * a * m2 + b * b * s->m2) / (all * all) +
-             4 * d * (a * m3 - b * s->m3) / all;
+    s->m4 += m4 + d2 * d2 * a * b * (a * a - a * b + b * b) / (all * all * all) +
+             6 * d2 * (a * a * m2 + b * b * s->m2) / (all * all) + 4 * d * (a * m3 - b * s->m3) / all;
     s->m3 += m3 + d2 * d * a * b * (a - b) / (all * all) + 3 * d * (a * m2 - b * s->m2) / all;
     s->m2 += m2 + d2 * a * b / all;
     s->mean += d * b / all;

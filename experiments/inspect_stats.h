@@ -9,7 +9,8 @@
 
 #define BK_PEAKS 8
 
-/* One of the largest magnitudes: of all values (at = flat index), of a row (at = row, channel = where in it) or of a channel (at = channel). */
+/* One of the largest magnitudes: of all values (at = flat index), of a row (at = row, channel = where in it) or of a
+ * channel (at = channel). */
 typedef struct bk_peak {
     double value;
     int64_t at, channel;

@@ -10,7 +10,8 @@ static bk_status open_files(bk_lab *lab, const char *model, bk_error *err)
 {
     BK_TRY(bk_model_open(model, &lab->model, err));
     const bk_gguf *g = bk_model_gguf(lab->model);
-    BK_TRY(g ? bk_tokenizer_from_gguf(g, &lab->tok, err) : bk_tokenizer_from_folder(bk_model_dir(lab->model), &lab->tok, err));
+    BK_TRY(g ? bk_tokenizer_from_gguf(g, &lab->tok, err)
+             : bk_tokenizer_from_folder(bk_model_dir(lab->model), &lab->tok, err));
     return bk_model_quantized(lab->model) ? bk_quantized_open(lab->model, &lab->quantized, err) : BK_OK;
 }
 
@@ -53,7 +54,8 @@ bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *e
         size_t n = strcspn(p, ",");
         int i = 0;
         while (i < 4 && (strlen(name[i]) != n || strncmp(p, name[i], n))) i++;
-        if (i == 4) return bk_fail(err, BK_EINVAL, "rotation '%.*s': want none, all, or a list of r1, r2, r3, r4", (int)n, p);
+        if (i == 4)
+            return bk_fail(err, BK_EINVAL, "rotation '%.*s': want none, all, or a list of r1, r2, r3, r4", (int)n, p);
         *field[i] = true;
         p += n + (p[n] == ',');
     }
@@ -69,17 +71,21 @@ bk_status bk_prefix_parse(const char *text, bool *automatic, int32_t *ids, int64
         char *end;
         long v = strtol(p, &end, 10);
         if (end == p || (*end && *end != ',') || v < 0 || v > INT32_MAX || *n == BK_PREFIX_MAX)
-            return bk_fail(err, BK_EINVAL, "prefix '%.60s': want none, auto, or at most %d token ids like 1,2,3", text, BK_PREFIX_MAX);
+            return bk_fail(err, BK_EINVAL, "prefix '%.60s': want none, auto, or at most %d token ids like 1,2,3", text,
+                           BK_PREFIX_MAX);
         ids[(*n)++] = (int32_t)v;
         p = *end ? end + 1 : end;
     }
     return *n ? BK_OK : bk_fail(err, BK_EINVAL, "the prefix is empty; say none");
 }
 
-bk_status bk_lab_text(const bk_lab *lab, const char *path, const bk_text_policy *policy, bool prefixed, bk_text *out, bk_error *err)
+bk_status bk_lab_text(const bk_lab *lab, const char *path, const bk_text_policy *policy, bool prefixed, bk_text *out,
+                      bk_error *err)
 {
-    bk_text_options opt = {.bos = policy->bos_auto && !prefixed && bk_tokenizer_add_bos(lab->tok), .parse_special = policy->parse_special,
-                           .strip_bos = policy->strip_bos, .join = policy->join && *policy->join ? policy->join : NULL};
+    bk_text_options opt = {.bos = policy->bos_auto && !prefixed && bk_tokenizer_add_bos(lab->tok),
+                           .parse_special = policy->parse_special,
+                           .strip_bos = policy->strip_bos,
+                           .join = policy->join && *policy->join ? policy->join : NULL};
     return bk_text_load(path, lab->tok, &opt, out, err);
 }
 
@@ -119,8 +125,10 @@ bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *in
 void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights)
 {
     *sites = *weights = 0;
-    for (int i = 0; c && i < BK_SITE_COUNT; i++) *sites |= (unsigned)bk_run_config_skips(c, layer, bk_site_name[i]) << i;
-    for (int i = 0; c && i < BK_W_COUNT; i++) *weights |= (unsigned)bk_run_config_skips(c, layer, bk_linear_name[i]) << i;
+    for (int i = 0; c && i < BK_SITE_COUNT; i++)
+        *sites |= (unsigned)bk_run_config_skips(c, layer, bk_site_name[i]) << i;
+    for (int i = 0; c && i < BK_W_COUNT; i++)
+        *weights |= (unsigned)bk_run_config_skips(c, layer, bk_linear_name[i]) << i;
 }
 
 typedef struct row_run {
@@ -199,8 +207,8 @@ static bk_status row_blocks(row_run *r, const bk_watch *watch, bk_error *err)
     return watch ? watch->step(watch->user, layers, layers, err) : BK_OK;
 }
 
-bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *eval, bk_row_hook hook, void *user, const bk_watch *watch,
-                     bk_ppl *out, bk_error *err)
+bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *eval, bk_row_hook hook, void *user,
+                     const bk_watch *watch, bk_ppl *out, bk_error *err)
 {
     row_run r = {.be = be, .row = row, .hook = hook, .user = user};
     bk_status st = prepare(&r, eval, err);
@@ -215,7 +223,8 @@ bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *
     return st;
 }
 
-bk_status bk_lab_quantized_ppl(const bk_lab *lab, const bk_samples *eval, const bk_watch *watch, bk_ppl *out, bk_error *err)
+bk_status bk_lab_quantized_ppl(const bk_lab *lab, const bk_samples *eval, const bk_watch *watch, bk_ppl *out,
+                               bk_error *err)
 {
     bk_quantized *q = lab->quantized;
     bk_source *src = NULL;
@@ -224,7 +233,9 @@ bk_status bk_lab_quantized_ppl(const bk_lab *lab, const bk_samples *eval, const 
     bk_block_options opt = {.quant = bk_quantized_quant(q), .r3 = bk_quantized_r3(q), .r4 = bk_quantized_r4(q),
                             .prefix_len = bk_quantized_prefix(q)->n, .tokens = eval->seqlen};
     bk_status st = bk_block_create(&b, lab->be, bk_source_config(src), &opt, err);
-    if (!st) st = bk_perplexity(src, b, &(bk_loader){bk_quantized_load, q}, eval->ids, eval->n, eval->seqlen, watch, out, err);
+    if (!st)
+        st = bk_perplexity(src, b, &(bk_loader){bk_quantized_load, q}, eval->ids, eval->n, eval->seqlen, watch, out,
+                           err);
     bk_block_free(b);
     bk_source_close(src);
     return st;

@@ -1,4 +1,5 @@
-/* What nearly every verb opens: a model seen through its transforms, its tokenizer, a backend; and the rows of an evaluation. */
+/* What nearly every verb opens: a model seen through its transforms, its tokenizer, a backend; and the rows of an
+ * evaluation. */
 #ifndef BK_LAB_H
 #define BK_LAB_H
 
@@ -33,7 +34,8 @@ typedef struct bk_text_policy {
     const char *join; /* NULL or "" = bytes as they are */
 } bk_text_policy;
 bk_status bk_lab_text(const bk_lab *lab, const char *path, const bk_text_policy *policy, bool prefixed, bk_text *out, bk_error *err) BK_MUST_USE;
-/* "none", "added" (one BOS in front of the text), "kept" (BOS ids stand in the text), "prefix": the policy in force, for JSON. */
+/* "none", "added" (one BOS in front of the text), "kept" (BOS ids stand in the text), "prefix": the policy in force,
+ * for JSON. */
 const char *bk_bos_in_force(const bk_lab *lab, const bk_text *text, const bk_text_policy *policy, bool prefixed);
 
 /* A progress bar as a bk_watch; stops when a signal came. */
@@ -52,8 +54,8 @@ typedef struct bk_row {
 /* Called after a block was initialised, before it runs. */
 typedef bk_status (*bk_row_hook)(void *user, bk_ctx *ctx, bk_block *b, int64_t layer, bk_error *err);
 
-/* Initialises block after block on the stream of the blocks before it (decision 23) and takes the evaluation windows through; eval NULL: only
- * the hook is wanted. */
+/* Initialises block after block on the stream of the blocks before it (decision 23) and takes the evaluation windows
+ * through; eval NULL: only the hook is wanted. */
 bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *eval, bk_row_hook hook, void *user, const bk_watch *watch,
                      bk_ppl *out, bk_error *err) BK_MUST_USE;
 /* Masks of quant.skip for one block. */

@@ -37,17 +37,20 @@ static void print_schemes(FILE *to)
 static void print_sites(FILE *to)
 {
     for (int i = 0; i < BK_SITE_COUNT; i++)
-        fprintf(to, "%-12s %-10s %s\n", bk_site_name[i], bk_site_quantized[i] ? "quantized" : "observed", bk_site_about[i]);
+        fprintf(to, "%-12s %-10s %s\n", bk_site_name[i], bk_site_quantized[i] ? "quantized" : "observed",
+                bk_site_about[i]);
 }
 
 static void print_quantizers(FILE *to)
 {
-    for (int i = 0; i < bk_quantizer_count; i++) fprintf(to, "%-12s %s\n", bk_quantizers[i]->name, bk_quantizers[i]->about);
+    for (int i = 0; i < bk_quantizer_count; i++)
+        fprintf(to, "%-12s %s\n", bk_quantizers[i]->name, bk_quantizers[i]->about);
 }
 
 static void print_transforms(FILE *to)
 {
-    for (int i = 0; i < BK_TRANSFORM_COUNT; i++) fprintf(to, "%-12s %s\n", bk_transforms[i].name, bk_transforms[i].about);
+    for (int i = 0; i < BK_TRANSFORM_COUNT; i++)
+        fprintf(to, "%-12s %s\n", bk_transforms[i].name, bk_transforms[i].about);
 }
 
 static void print_ops(FILE *to)
@@ -103,7 +106,8 @@ int bk_verb_list(int argc, char **argv)
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     if (!name) {
-        for (int i = 0; i < bk_list_topic_count; i++) printf("%-12s %s\n", bk_list_topics[i].name, bk_list_topics[i].about);
+        for (int i = 0; i < bk_list_topic_count; i++)
+            printf("%-12s %s\n", bk_list_topics[i].name, bk_list_topics[i].about);
         return BK_EXIT_OK;
     }
     const bk_list_topic *topic;

@@ -49,7 +49,8 @@ static void find_missing(plan *p)
 static bk_status make_rotation(plan *p, bk_error *err)
 {
     const bk_run_config *c = &p->cfg;
-    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    bk_rotation_spec spec = {c->rotation.r1,          c->rotation.r2, c->rotation.r3,   c->rotation.r4,
+                             c->rotation.fold_v_bias, false,          (uint64_t)c->seed};
     float *gain = calloc((size_t)p->shapes.hidden, sizeof *gain);
     if (!gain) return bk_fail(err, BK_ENOMEM, "no memory");
     bk_status st = bk_rotation_create(&p->shapes, &spec, gain, &p->rotation, err);
@@ -96,27 +97,32 @@ static void print_shapes(const plan *p)
 {
     const bk_config *c = &p->shapes;
     const bk_rotation *r = p->rotation;
-    printf("shapes      %s, %lld blocks, hidden %lld, intermediate %lld, %lld query and %lld key/value heads of %lld, vocabulary %lld%s\n", c->arch,
-           (long long)c->layers, (long long)c->hidden, (long long)c->inter, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim,
-           (long long)c->vocab, c->tied ? ", tied" : "");
+    printf("shapes      %s, %lld blocks, hidden %lld, intermediate %lld, %lld query and %lld key/value heads of %lld, "
+           "vocabulary %lld%s\n",
+           c->arch, (long long)c->layers, (long long)c->hidden, (long long)c->inter, (long long)c->heads,
+           (long long)c->kv_heads, (long long)c->head_dim, (long long)c->vocab, c->tied ? ", tied" : "");
     puts("transforms");
     print_transform("r1", r->on[BK_TRANSFORM_R1], "hidden", r->hidden);
     print_transform("r2", r->on[BK_TRANSFORM_R2], "head", r->head);
     print_transform("r3", r->on[BK_TRANSFORM_R3], "head", r->head);
     print_transform("r4", r->on[BK_TRANSFORM_R4], "intermediate", r->inter);
-    if (!r->on[BK_TRANSFORM_R1] && !r->on[BK_TRANSFORM_R2] && !r->on[BK_TRANSFORM_R3] && !r->on[BK_TRANSFORM_R4]) puts("  none");
+    if (!r->on[BK_TRANSFORM_R1] && !r->on[BK_TRANSFORM_R2] && !r->on[BK_TRANSFORM_R3] && !r->on[BK_TRANSFORM_R4])
+        puts("  none");
 }
 
 static void print_data(const plan *p)
 {
-    static const char *const how[] = {[BK_AS_ASKED] = "  (not there)", [BK_BY_SIZE] = "  (by its size)", [BK_COUNTED] = ""};
+    static const char *const how[] = {
+        [BK_AS_ASKED] = "  (not there)", [BK_BY_SIZE] = "  (by its size)", [BK_COUNTED] = ""};
     puts("data");
     for (int i = 0; i < BK_PLAN_SETS; i++) {
         const bk_plan_set *s = &p->set[i];
         int64_t validation = i == BK_PLAN_TRAINING ? bk_plan_counts(&p->cfg, p->set).validation : 0;
         if (!s->used) continue;
-        printf("  %-11s %7lld x %-5lld  %s%s\n", s->name, (long long)(s->given - validation), (long long)s->seqlen, s->path, how[s->source]);
-        if (validation) printf("  %-11s %7lld x %-5lld  behind them\n", "validation", (long long)validation, (long long)s->seqlen);
+        printf("  %-11s %7lld x %-5lld  %s%s\n", s->name, (long long)(s->given - validation), (long long)s->seqlen,
+               s->path, how[s->source]);
+        if (validation)
+            printf("  %-11s %7lld x %-5lld  behind them\n", "validation", (long long)validation, (long long)s->seqlen);
     }
 }
 
@@ -126,8 +132,9 @@ static void print_short(const plan *p)
     for (int i = 0; i < BK_PLAN_SETS; i++) {
         const bk_plan_set *s = &p->set[i];
         if (!s->used || s->given >= s->asked) continue;
-        printf("short       %s: %s gives %s%lld of %lld samples\n", i == BK_PLAN_TRAINING ? "training and validation" : s->name, s->path, s->source == BK_COUNTED ? "" : "about ",
-               (long long)s->given, (long long)s->asked);
+        printf("short       %s: %s gives %s%lld of %lld samples\n",
+               i == BK_PLAN_TRAINING ? "training and validation" : s->name, s->path,
+               s->source == BK_COUNTED ? "" : "about ", (long long)s->given, (long long)s->asked);
     }
 }
 
@@ -150,7 +157,8 @@ static void print_estimate(const plan *p)
 {
     const bk_estimate *e = &p->estimate;
     char a[AMOUNT], b[AMOUNT], c[AMOUNT], d[AMOUNT], f[AMOUNT];
-    printf("stages %17s %7s     (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", "memory", "time", p->rates.gflops);
+    printf("stages %17s %7s     (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", "memory", "time",
+           p->rates.gflops);
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (e->memory[i] <= 0) continue;
         printf("  %-11s %10s ", bk_part_name[i], amount(e->memory[i], a));
@@ -158,8 +166,9 @@ static void print_estimate(const plan *p)
         putchar('\n');
     }
     printf("memory      %s of %s left (%s)\n", amount(e->peak, a), amount(p->room.memory, b), p->room.memory_from);
-    printf("disk        targets %s, model %s, stages %s, temporary %s; free %s\ntime        ", amount(e->targets_disk, a), amount(e->model_disk, b),
-           amount(e->cache_disk, c), amount(e->temporary_disk, d), amount(p->room.run_disk, f));
+    printf("disk        targets %s, model %s, stages %s, temporary %s; free %s\ntime        ",
+           amount(e->targets_disk, a), amount(e->model_disk, b), amount(e->cache_disk, c), amount(e->temporary_disk, d),
+           amount(p->room.run_disk, f));
     print_seconds(e->total_seconds, 0);
     putchar('\n');
 }
@@ -170,7 +179,10 @@ static void print_text(const plan *p)
     bk_scheme s = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value, false};
     char text[512];
     bk_scheme_describe(&s, text, sizeof text);
-    printf("model       %s%s\n", c->model, !p->known ? " (not there: --model-config takes a config.json for its shapes)" : p->weights ? "" : " (weights are missing)");
+    printf("model       %s%s\n", c->model,
+           !p->known    ? " (not there: --model-config takes a config.json for its shapes)"
+           : p->weights ? ""
+                        : " (weights are missing)");
     if (p->known) print_shapes(p);
     printf("method      %s\nscheme      %s: %s\n", c->method, c->scheme, text);
     if (p->known) print_data(p);
@@ -197,8 +209,12 @@ static bk_json *json_transforms(const plan *p)
         const char *name;
         int id;
         const bk_hadamard_plan *h;
-    } all[] = {{"r1", BK_TRANSFORM_R1, r->hidden}, {"r2", BK_TRANSFORM_R2, r->head}, {"r3", BK_TRANSFORM_R3, r->head}, {"r4", BK_TRANSFORM_R4, r->inter}};
-    for (size_t i = 0; i < 4; i++) bk_json_set(o, all[i].name, r->on[all[i].id] ? json_text(all[i].h->note) : bk_json_null());
+    } all[] = {{"r1", BK_TRANSFORM_R1, r->hidden},
+               {"r2", BK_TRANSFORM_R2, r->head},
+               {"r3", BK_TRANSFORM_R3, r->head},
+               {"r4", BK_TRANSFORM_R4, r->inter}};
+    for (size_t i = 0; i < 4; i++)
+        bk_json_set(o, all[i].name, r->on[all[i].id] ? json_text(all[i].h->note) : bk_json_null());
     return o;
 }
 
@@ -254,9 +270,16 @@ static bk_status print_json(const plan *p, bk_error *err)
     const struct {
         const char *key;
         double value;
-    } number[] = {{"memory_bytes", e->peak}, {"memory_left_bytes", p->room.memory}, {"disk_bytes", e->targets_disk + e->model_disk + e->cache_disk + e->temporary_disk},
-                  {"targets_bytes", e->targets_disk}, {"model_bytes", e->model_disk}, {"cache_bytes", e->cache_disk}, {"temporary_bytes", e->temporary_disk},
-                  {"disk_free_bytes", p->room.run_disk}, {"seconds", e->total_seconds}, {"sgemm_gflops", p->rates.gflops}};
+    } number[] = {{"memory_bytes", e->peak},
+                  {"memory_left_bytes", p->room.memory},
+                  {"disk_bytes", e->targets_disk + e->model_disk + e->cache_disk + e->temporary_disk},
+                  {"targets_bytes", e->targets_disk},
+                  {"model_bytes", e->model_disk},
+                  {"cache_bytes", e->cache_disk},
+                  {"temporary_bytes", e->temporary_disk},
+                  {"disk_free_bytes", p->room.run_disk},
+                  {"seconds", e->total_seconds},
+                  {"sgemm_gflops", p->rates.gflops}};
     bk_json_set(o, "model", json_text(p->cfg.model));
     bk_json_set(o, "method", json_text(p->cfg.method));
     bk_json_set(o, "scheme", json_text(p->cfg.scheme));
@@ -265,7 +288,8 @@ static bk_status print_json(const plan *p, bk_error *err)
     bk_json_set(o, "missing", json_missing(p));
     bk_json_set(o, "samples", p->known ? json_samples(p) : bk_json_null());
     bk_json_set(o, "stages", p->known ? json_stages(p) : bk_json_null());
-    for (size_t i = 0; i < sizeof number / sizeof number[0]; i++) bk_json_set(o, number[i].key, p->known ? bk_json_of_num(number[i].value) : bk_json_null());
+    for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
+        bk_json_set(o, number[i].key, p->known ? bk_json_of_num(number[i].value) : bk_json_null());
     bk_json_set(o, "fits", p->known ? bk_json_of_bool(!p->refusal.code) : bk_json_null());
     bk_json_set(o, "why", p->refusal.code ? json_text(p->refusal.msg) : bk_json_null());
     return bk_print_json(o, err);
@@ -283,9 +307,10 @@ int bk_verb_plan(int argc, char **argv)
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", "", 0, 0, "YAML file (brick run --help-config)"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
-    const bk_cli cli = {"plan", "what a run will take: memory, disk and time; and what is missing", opts,
-                        "brick plan configs/smollm2/w4a4kv4-static.yaml\n"
-                        "brick plan configs/paper/llama-3-8b-w4a4kv4-static.yaml --model-config Llama-3-8B/config.json --json\n"};
+    const bk_cli cli = {
+        "plan", "what a run will take: memory, disk and time; and what is missing", opts,
+        "brick plan configs/smollm2/w4a4kv4-static.yaml\n"
+        "brick plan configs/paper/llama-3-8b-w4a4kv4-static.yaml --model-config Llama-3-8B/config.json --json\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};

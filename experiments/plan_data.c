@@ -72,7 +72,8 @@ static bk_status count(counter *c, bk_plan_set *s, bool prefixed, bool windows, 
 
 static void guess(bk_plan_set *s, bool there, int64_t bytes)
 {
-    int64_t tokens = there ? bytes / TOKEN_BYTES : GUESSED_TOKENS, most = tokens / s->seqlen > 0 ? tokens / s->seqlen : 1;
+    int64_t tokens = there ? bytes / TOKEN_BYTES : GUESSED_TOKENS,
+            most = tokens / s->seqlen > 0 ? tokens / s->seqlen : 1;
     bool all = s->asked < 0;
     s->source = there ? BK_BY_SIZE : BK_AS_ASKED;
     s->given = all || (there && most < s->asked) ? most : s->asked;
@@ -91,7 +92,8 @@ static bk_status fill(counter *c, bk_plan_set *s, bool prefixed, bool windows, b
 static bk_status check_strict(const bk_run_config *c, const bk_plan_set *s, bk_error *err)
 {
     if (!c->strict || s->source != BK_COUNTED || s->given >= s->asked) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s: %lld of %lld samples (strict)", s->name, (long long)s->given, (long long)s->asked);
+    return bk_fail(err, BK_EINVAL, "%s: %lld of %lld samples (strict)", s->name, (long long)s->given,
+                   (long long)s->asked);
 }
 
 static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *err)
@@ -106,8 +108,10 @@ static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *e
         {"detection", bk_run_config_text(cfg, &cfg->data.detection), cfg->data.detection.samples,
          cfg->data.detection.seqlen, .used = cfg->prefix.mode == BK_PREFIX_AUTO},
         {"training", train->text, train->samples + cfg->data.validation, train->seqlen, .used = cfg->train.epochs > 0},
-        {"calibration", own ? cal->text : train->text, cal->samples, own ? cal->seqlen : train->seqlen, .used = calibrates},
-        {"evaluation", cfg->data.evaluation.text, cfg->data.evaluation.samples, cfg->data.evaluation.seqlen, .used = true}};
+        {"calibration", own ? cal->text : train->text, cal->samples, own ? cal->seqlen : train->seqlen,
+         .used = calibrates},
+        {"evaluation", cfg->data.evaluation.text, cfg->data.evaluation.samples, cfg->data.evaluation.seqlen,
+         .used = true}};
     for (int i = 0; i < BK_PLAN_SETS; i++) {
         set[i] = all[i];
         set[i].given = set[i].asked;

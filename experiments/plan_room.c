@@ -17,7 +17,8 @@
 
 /* --- memory --- */
 
-/* The number behind `key` in a file of lines "key value"; key NULL: the first number of the file. -1 if there is none ("max"). */
+/* The number behind `key` in a file of lines "key value"; key NULL: the first number of the file. -1 if there is none
+ * ("max"). */
 static double read_number(const char *path, const char *key)
 {
     char line[512];
@@ -42,7 +43,8 @@ static void lower(bk_room *r, double bytes, const char *from)
 }
 
 /* One group: its limit less what is used and cannot be dropped. */
-static void cgroup_limit(bk_room *r, const char *dir, const char *limit_name, const char *used_name, const char *cache_key)
+static void cgroup_limit(bk_room *r, const char *dir, const char *limit_name, const char *used_name,
+                         const char *cache_key)
 {
     char path[4400];
     snprintf(path, sizeof path, "%s/%s", dir, limit_name);
@@ -55,8 +57,10 @@ static void cgroup_limit(bk_room *r, const char *dir, const char *limit_name, co
     lower(r, limit - (used > 0 ? used : 0) + (cache > 0 ? cache : 0), "cgroup limit");
 }
 
-/* A group and all above it, up to the mount point. In a container the path may not exist; its own root then still does. */
-static void cgroup_chain(bk_room *r, const char *mount, const char *group, const char *limit_name, const char *used_name, const char *cache_key)
+/* A group and all above it, up to the mount point. In a container the path may not exist; its own root then still
+ * does. */
+static void cgroup_chain(bk_room *r, const char *mount, const char *group, const char *limit_name,
+                         const char *used_name, const char *cache_key)
 {
     char dir[4200];
     size_t top = strlen(mount);
@@ -80,7 +84,8 @@ static void cgroups(bk_room *r)
         *group++ = 0;
         if (!controllers[1]) cgroup_chain(r, "/sys/fs/cgroup", group, "memory.max", "memory.current", "inactive_file ");
         if (strstr(controllers + 1, "memory"))
-            cgroup_chain(r, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ");
+            cgroup_chain(r, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                         "total_inactive_file ");
     }
     if (f) fclose(f);
 }
@@ -125,7 +130,9 @@ static double bytes_in(const char *dir, int depth)
     for (struct dirent *e; d && (e = readdir(d));) {
         char path[BK_STAGE_PATH];
         struct stat s;
-        if (e->d_name[0] == '.' || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path || lstat(path, &s) != 0) continue;
+        if (e->d_name[0] == '.' || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= (int)sizeof path ||
+            lstat(path, &s) != 0)
+            continue;
         sum += S_ISDIR(s.st_mode) ? bytes_in(path, depth - 1) : S_ISREG(s.st_mode) ? (double)s.st_size : 0;
     }
     if (d) closedir(d);
@@ -157,13 +164,14 @@ static bk_status check_memory(const bk_room *room, const bk_estimate *e, bk_erro
     for (int i = 1; i < BK_PART_COUNT; i++)
         if (e->memory[i] > e->memory[worst]) worst = i;
     if (e->memory[worst] <= room->memory) return BK_OK;
-    return bk_fail(err, BK_ENOMEM, "the stage %s needs about %.2f GiB of memory, %.2f GiB are left (%s): %s takes less", bk_part_name[worst],
-                   e->memory[worst] / GIB, room->memory / GIB, room->memory_from, advice[worst]);
+    return bk_fail(err, BK_ENOMEM, "the stage %s needs about %.2f GiB of memory, %.2f GiB are left (%s): %s takes less",
+                   bk_part_name[worst], e->memory[worst] / GIB, room->memory / GIB, room->memory_from, advice[worst]);
 }
 
 static bk_status short_of_disk(const char *what, double need, double have, const char *change, bk_error *err)
 {
-    return bk_fail(err, BK_ENOSPC, "%s need about %.2f GiB of disk, %.2f GiB are free: %s", what, need / GIB, have / GIB, change);
+    return bk_fail(err, BK_ENOSPC, "%s need about %.2f GiB of disk, %.2f GiB are free: %s", what, need / GIB,
+                   have / GIB, change);
 }
 
 bk_status bk_room_check(const bk_room *room, const bk_estimate *e, const char *run_dir, bk_error *err)
@@ -171,14 +179,18 @@ bk_status bk_room_check(const bk_room *room, const bk_estimate *e, const char *r
     double run = e->targets_disk + e->model_disk - bytes_in(run_dir, 3);
     BK_TRY(check_memory(room, e, err));
     if (!room->cache_with_run && e->cache_disk > room->cache_disk)
-        return short_of_disk("the stages", e->cache_disk, room->cache_disk, "set BRICK_CACHE to a folder with more", err);
+        return short_of_disk("the stages", e->cache_disk, room->cache_disk, "set BRICK_CACHE to a folder with more",
+                             err);
     if (!room->temporary_with_run && e->temporary_disk > room->temporary_disk)
-        return short_of_disk("hidden states", e->temporary_disk, room->temporary_disk, "set TMPDIR to a folder with more, or take fewer samples", err);
+        return short_of_disk("hidden states", e->temporary_disk, room->temporary_disk,
+                             "set TMPDIR to a folder with more, or take fewer samples", err);
     if (room->cache_with_run) run += e->cache_disk;
     if (room->temporary_with_run) run += e->temporary_disk;
     if (run <= room->run_disk) return BK_OK;
-    return short_of_disk("targets and model", run, room->run_disk,
-                         "fewer data.training.samples, a shorter data.training.seqlen, store.keep: rolling, or --out on a larger disk", err);
+    return short_of_disk(
+        "targets and model", run, room->run_disk,
+        "fewer data.training.samples, a shorter data.training.seqlen, store.keep: rolling, or --out on a larger disk",
+        err);
 }
 
 bk_status bk_plan_check(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation,

@@ -1,5 +1,5 @@
-/* A model that is ready to run block by block, whatever its kind: a raw one through its transforms with a prefix of given
- * ids, or a run's quantized one with the prefix that it carries. */
+/* A model that is ready to run block by block, whatever its kind: a raw one through its transforms with a prefix of
+ * given ids, or a run's quantized one with the prefix that it carries. */
 #ifndef BK_RUNNER_H
 #define BK_RUNNER_H
 

@@ -46,13 +46,12 @@ static void from_q8_0(const unsigned char *s, float *y, int64_t n)
     }
 }
 
-/* Byte i of a 4 or 5-bit block holds value i (low half) and value i + 16; the fifth bits stand apart, bit i for value
- * i. */
+/* Byte i of a 4 or 5-bit block holds value i (low half) and value i + 16; the fifth bits stand apart, bit i for value i. */
 static inline void unpack32(const unsigned char *codes, uint32_t fifth, int zero, float d, float m, float *y)
 {
     for (int i = 0; i < 16; i++) {
-        int low = (codes[i] & 15) | (int)(fifth >> i & 1) << 4, high = codes[i] >> 4 | (int)(fifth >> (i + 16) & 1)
-                                                                                           << 4;
+        int low = (codes[i] & 15) | (int)(fifth >> i & 1) << 4;
+        int high = codes[i] >> 4 | (int)(fifth >> (i + 16) & 1) << 4;
         y[i] = (float)(low - zero) * d + m;
         y[i + 16] = (float)(high - zero) * d + m;
     }

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* Plain integer and float arithmetic without branches, which compilers turn into SIMD for any CPU: no dispatch, so no second path that could
- * give other bits. Assumes the default rounding mode. */
+/* Plain integer and float arithmetic without branches, which compilers turn into SIMD for any CPU: no dispatch, so no
+ * second path that could give other bits. Assumes the default rounding mode. */
 
 enum { BLOCK = 4096 }; /* counts fit 32 bits, which keeps the loop in SIMD */
 
@@ -27,8 +27,8 @@ static inline uint16_t narrow(float x)
 {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     uint32_t kept = a > max16 ? max16 : a;
-    /* Adding half an ulp (less one when even) carries into the exponent by itself; subnormals get their rounding from a float addition
-     * whose ulp is 2^-24. */
+    /* Adding half an ulp (less one when even) carries into the exponent by itself; subnormals get their rounding from a
+     * float addition whose ulp is 2^-24. */
     uint32_t normal = (kept - (112u << 23) + 0xfffu + (kept >> 13 & 1u)) >> 13;
     uint32_t small = bits_of(float_of(kept) + 0.5f) - bits_of(0.5f);
     uint32_t finite = kept < min16 ? small : normal;
