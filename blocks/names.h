@@ -54,6 +54,7 @@ typedef enum {
 
 extern const char *const bk_linear_name[BK_W_COUNT];
 extern const char *const bk_norm_name[BK_NORM_COUNT];
+extern const char *const bk_linear_hf[BK_W_COUNT], *const bk_norm_hf[BK_NORM_COUNT]; /* their Hugging Face names */
 extern const char *const bk_site_name[BK_SITE_COUNT];
 extern const char *const bk_site_about[BK_SITE_COUNT];
 extern const int bk_site_quantized[BK_SITE_COUNT];

@@ -1,303 +1,11 @@
-#include "blocks/quantized.h"
-
+/* Reading a quantized model. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/op.h"
-#include "io/file.h"
+#include "blocks/quantized_impl.h"
 #include "io/safetensors.h"
-
-#define VERSION 1
-
-static const char *const linear_hf[BK_W_COUNT] = {
-#define BK_LINEAR(E, name, hf, gguf) hf,
-    BK_LINEARS(BK_LINEAR)
-#undef BK_LINEAR
-};
-static const char *const norm_hf[BK_NORM_COUNT] = {
-#define BK_NORM(E, name, hf, gguf) hf,
-    BK_NORMS(BK_NORM)
-#undef BK_NORM
-};
-
-/* --- writing one layer --- */
-
-typedef struct shard {
-    bk_ctx *ctx;
-    bk_block *b;
-    int64_t layer;
-    bk_st_writer *w;
-    bk_error *err;
-    char name[160];
-} shard;
-
-static const char *layer_name(shard *s, const char *inner, const char *suffix)
-{
-    snprintf(s->name, sizeof s->name, "model.layers.%lld.%s%s", (long long)s->layer, inner, suffix);
-    return s->name;
-}
-
-static void shard_path(char *to, size_t size, const char *dir, int64_t index, int64_t layers)
-{
-    snprintf(to, size, "%s/model-%05lld-of-%05lld.safetensors", dir, (long long)index + 1, (long long)layers + 1);
-}
-
-bool bk_quantized_has_block(const char *dir, int64_t layer, int64_t layers)
-{
-    char path[4096];
-    shard_path(path, sizeof path, dir, layer, layers);
-    return bk_exists(path);
-}
-
-/* The codes of a quantized linear go out as u8; others as they are. Both passes (declare, put) walk the tensors in this order. */
-static bool has_codes(const bk_block *b, int w)
-{
-    return b->wq[w].q && b->wq[w].on && b->wq[w].q->codes;
-}
-
-static bk_status declare(shard *s)
-{
-    bk_block *b = s->b;
-    for (int i = 0; i < BK_W_COUNT; i++) {
-        bool codes = has_codes(b, i);
-        const char *name = layer_name(s, linear_hf[i], codes ? ".codes" : ".weight");
-        BK_TRY(bk_st_writer_declare(s->w, name, codes ? BK_ST_U8 : BK_ST_F32, 2, b->w[i]->dim, s->err));
-        if (b->b[i]) BK_TRY(bk_st_writer_declare(s->w, layer_name(s, linear_hf[i], ".bias"), BK_ST_F32, 1, b->b[i]->dim, s->err));
-    }
-    for (int i = 0; i < BK_NORM_COUNT; i++)
-        if (b->norm[i]) BK_TRY(bk_st_writer_declare(s->w, layer_name(s, norm_hf[i], ".weight"), BK_ST_F32, 1, b->norm[i]->dim, s->err));
-    for (int i = 0; i < bk_params_count(b->params); i++) {
-        int group;
-        const bk_tensor *t = bk_params_at(b->params, i, &group);
-        char inner[128];
-        if (group != BK_GROUP_QUANT) continue;
-        snprintf(inner, sizeof inner, "quant.%s", t->name);
-        BK_TRY(bk_st_writer_declare(s->w, layer_name(s, inner, ""), BK_ST_F32, t->ndim, t->dim, s->err));
-    }
-    return BK_OK;
-}
-
-#define CHUNK 16384
-
-static bk_status put_real(shard *s, const char *name, const bk_tensor *t)
-{
-    float buf[CHUNK];
-    int64_t n = bk_numel(t);
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        BK_TRY(bk_read(s->b->be, t, i, buf, m, s->err));
-        BK_TRY(bk_st_writer_put(s->w, name, buf, (size_t)m * sizeof *buf, s->err));
-    }
-    return BK_OK;
-}
-
-static bk_status put_codes(shard *s, const char *name, int w)
-{
-    bk_qinst *q = &s->b->wq[w];
-    const bk_tensor *x = s->b->w[w];
-    int qmin = 0;
-    bk_step_begin(s->ctx);
-    bk_tensor *codes = bk_tensor_new(s->ctx, BK_I32, 2, x->dim, "codes");
-    BK_TRY(bk_ctx_status(s->ctx));
-    BK_TRY(q->q->codes(s->ctx, q->state.bytes, x, codes, &qmin));
-    if (bk_ctx_measuring(s->ctx)) return BK_OK;
-    int32_t in[CHUNK];
-    uint8_t out[CHUNK];
-    int64_t n = bk_numel(x);
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        BK_TRY(bk_read_i32(s->b->be, codes, i, in, m, s->err));
-        for (int64_t j = 0; j < m; j++) out[j] = (uint8_t)(in[j] - qmin);
-        BK_TRY(bk_st_writer_put(s->w, name, out, (size_t)m, s->err));
-    }
-    return BK_OK;
-}
-
-static bk_status put(shard *s)
-{
-    bk_block *b = s->b;
-    for (int i = 0; i < BK_W_COUNT; i++) {
-        if (has_codes(b, i)) BK_TRY(put_codes(s, layer_name(s, linear_hf[i], ".codes"), i));
-        else BK_TRY(put_real(s, layer_name(s, linear_hf[i], ".weight"), b->w[i]));
-        if (b->b[i]) BK_TRY(put_real(s, layer_name(s, linear_hf[i], ".bias"), b->b[i]));
-    }
-    for (int i = 0; i < BK_NORM_COUNT; i++)
-        if (b->norm[i]) BK_TRY(put_real(s, layer_name(s, norm_hf[i], ".weight"), b->norm[i]));
-    for (int i = 0; i < bk_params_count(b->params); i++) {
-        int group;
-        const bk_tensor *t = bk_params_at(b->params, i, &group);
-        char inner[128];
-        if (group != BK_GROUP_QUANT) continue;
-        snprintf(inner, sizeof inner, "quant.%s", t->name);
-        BK_TRY(put_real(s, layer_name(s, inner, ""), t));
-    }
-    return BK_OK;
-}
-
-static bk_status measure_codes(shard *s)
-{
-    bk_ctx_measure(s->ctx);
-    for (int i = 0; i < BK_W_COUNT; i++)
-        if (has_codes(s->b, i)) BK_TRY(put_codes(s, "", i));
-    return bk_ctx_commit(s->ctx);
-}
-
-bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, const char *dir, bk_error *err)
-{
-    char path[4096];
-    shard s = {.ctx = ctx, .b = b, .layer = layer, .err = err};
-    shard_path(path, sizeof path, dir, layer, b->cfg.layers);
-    BK_TRY(measure_codes(&s));
-    BK_TRY(bk_st_writer_new(path, &s.w, err));
-    bk_status st = declare(&s);
-    if (!st) st = put(&s);
-    if (!st) return bk_st_writer_commit(s.w, err);
-    bk_st_writer_abort(s.w);
-    return st;
-}
-
-/* --- the rest of the folder --- */
-
-static bk_json *spec_to_json(const bk_qspec *q)
-{
-    bk_json *o = bk_json_object();
-    bk_json_set(o, "quantizer", bk_json_of_str(q->quantizer, strlen(q->quantizer)));
-    bk_json_set(o, "bits", bk_json_of_int(q->bits));
-    bk_json_set(o, "symmetric", bk_json_of_bool(q->symmetric));
-    bk_json_set(o, "restricted", bk_json_of_bool(q->restricted));
-    bk_json_set(o, "clip", bk_json_of_bool(q->clip));
-    bk_json_set(o, "granularity", bk_json_of_str(bk_granularity_name[q->granularity], strlen(bk_granularity_name[q->granularity])));
-    bk_json_set(o, "group", bk_json_of_int(q->group));
-    return o;
-}
-
-static bk_json *text_or_null(const char *s)
-{
-    return s ? bk_json_of_str(s, strlen(s)) : bk_json_null();
-}
-
-static bk_status write_config(const bk_config *cfg, const bk_prefix *prefix, const bk_quantized_info *info, const char *dir, bk_error *err)
-{
-    char path[4096];
-    bk_json *root = bk_config_to_json(cfg), *q = bk_json_object(), *ids = bk_json_array(), *skip = bk_json_array();
-    bk_json_set(q, "quant_method", bk_json_of_str("brick", 5));
-    bk_json_set(q, "version", bk_json_of_int(VERSION));
-    bk_json_set(q, "base_model", text_or_null(info->model));
-    bk_json_set(q, "scheme", text_or_null(info->scheme));
-    bk_json_set(q, "weight", spec_to_json(&info->quant.weight));
-    bk_json_set(q, "activation", spec_to_json(&info->quant.activation));
-    bk_json_set(q, "key", spec_to_json(&info->quant.key));
-    bk_json_set(q, "value", spec_to_json(&info->quant.value));
-    bk_json_set(q, "bos_before_text", bk_json_of_bool(info->bos_before_text));
-    bk_json_set(q, "online_r3", bk_json_of_bool(info->r3));
-    bk_json_set(q, "online_r4", bk_json_of_bool(info->r4));
-    for (int64_t i = 0; i < prefix->n; i++) bk_json_push(ids, bk_json_of_int(prefix->ids[i]));
-    bk_json_set(q, "prefix_ids", ids);
-    for (int64_t l = 0; info->skip_sites && l < cfg->layers; l++) bk_json_push(skip, bk_json_of_int(info->skip_sites[l]));
-    bk_json_set(q, "skip_sites", skip);
-    bk_json_set(root, "quantization_config", q);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    bk_status st = bk_json_save(root, path, err);
-    bk_json_free(root);
-    return st;
-}
-
-/* Embedding, head, last norm and prefix: rows go through a buffer. */
-static bk_status put_rows(const bk_source *src, bk_st_writer *w, const char *name, bool head, float *buf, int64_t rows, bk_error *err)
-{
-    const bk_config *c = bk_source_config(src);
-    int32_t ids[CHUNK];
-    for (int64_t r = 0; r < c->vocab; r += rows) {
-        int64_t n = c->vocab - r < rows ? c->vocab - r : rows;
-        for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(r + i);
-        BK_TRY(head ? bk_source_head(src, r, n, buf, err) : bk_source_embed(src, ids, n, buf, err));
-        BK_TRY(bk_st_writer_put(w, name, buf, (size_t)(n * c->hidden) * sizeof *buf, err));
-    }
-    return BK_OK;
-}
-
-static bk_status write_rest(const bk_source *src, const bk_prefix *p, bk_st_writer *w, float *buf, int64_t rows, bk_error *err)
-{
-    const bk_config *c = bk_source_config(src);
-    int64_t table[2] = {c->vocab, c->hidden}, kv[4] = {p->layers, p->kv_heads, p->n, p->head_dim};
-    size_t kv_bytes = (size_t)(p->layers * p->kv_heads * p->n * p->head_dim) * sizeof(float);
-    BK_TRY(bk_st_writer_declare(w, "model.embed_tokens.weight", BK_ST_F32, 2, table, err));
-    BK_TRY(bk_st_writer_declare(w, "model.norm.weight", BK_ST_F32, 1, &c->hidden, err));
-    if (!c->tied) BK_TRY(bk_st_writer_declare(w, "lm_head.weight", BK_ST_F32, 2, table, err));
-    if (p->n) BK_TRY(bk_st_writer_declare(w, "prefix.key", BK_ST_F32, 4, kv, err));
-    if (p->n) BK_TRY(bk_st_writer_declare(w, "prefix.value", BK_ST_F32, 4, kv, err));
-    BK_TRY(put_rows(src, w, "model.embed_tokens.weight", false, buf, rows, err));
-    bk_source_final_norm(src, buf);
-    BK_TRY(bk_st_writer_put(w, "model.norm.weight", buf, (size_t)c->hidden * sizeof *buf, err));
-    if (!c->tied) BK_TRY(put_rows(src, w, "lm_head.weight", true, buf, rows, err));
-    if (p->n) BK_TRY(bk_st_writer_put(w, "prefix.key", p->k, kv_bytes, err));
-    return p->n ? bk_st_writer_put(w, "prefix.value", p->v, kv_bytes, err) : BK_OK;
-}
-
-static bk_status write_last_shard(const bk_source *src, const bk_prefix *prefix, const char *dir, bk_error *err)
-{
-    const bk_config *c = bk_source_config(src);
-    int64_t rows = 256;
-    char path[4096];
-    bk_st_writer *w;
-    float *buf = malloc((size_t)(rows * c->hidden) * sizeof *buf);
-    if (!buf) return bk_fail(err, BK_ENOMEM, "no memory to write embeddings");
-    shard_path(path, sizeof path, dir, c->layers, c->layers);
-    bk_status st = bk_st_writer_new(path, &w, err);
-    if (!st) {
-        st = write_rest(src, prefix, w, buf, rows, err);
-        if (!st) st = bk_st_writer_commit(w, err);
-        else bk_st_writer_abort(w);
-    }
-    free(buf);
-    return st;
-}
-
-static bk_status index_shard(bk_json *map, const char *dir, int64_t i, int64_t layers, int64_t *total, bk_error *err)
-{
-    char path[4096];
-    bk_st_set *s;
-    shard_path(path, sizeof path, dir, i, layers);
-    BK_TRY(bk_st_open(path, &s, err));
-    const char *file = strrchr(path, '/') + 1;
-    for (int64_t k = 0; k < bk_st_count(s); k++) {
-        const bk_st_tensor *t = bk_st_at(s, k);
-        *total += t->count * (int64_t)bk_st_dtype_size(t->dtype);
-        bk_json_set(map, t->name, bk_json_of_str(file, strlen(file)));
-    }
-    bk_st_close(s);
-    return BK_OK;
-}
-
-static bk_status write_index(const char *dir, int64_t layers, bk_error *err)
-{
-    char path[4096];
-    int64_t total = 0;
-    bk_json *root = bk_json_object(), *map = bk_json_object(), *meta = bk_json_object();
-    bk_status st = BK_OK;
-    for (int64_t i = 0; !st && i <= layers; i++) st = index_shard(map, dir, i, layers, &total, err);
-    bk_json_set(meta, "total_size", bk_json_of_int(total));
-    bk_json_set(root, "metadata", meta);
-    bk_json_set(root, "weight_map", map);
-    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
-    if (!st) st = bk_json_save(root, path, err);
-    bk_json_free(root);
-    return st;
-}
-
-bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, const bk_quantized_info *info, const char *dir, bk_error *err)
-{
-    const bk_config *c = bk_source_config(src);
-    for (int64_t l = 0; l < c->layers; l++)
-        if (!bk_quantized_has_block(dir, l, c->layers)) return bk_fail(err, BK_EINVAL, "%s: block %lld is missing", dir, (long long)l);
-    BK_TRY(write_last_shard(src, prefix, dir, err));
-    BK_TRY(write_index(dir, c->layers, err));
-    return write_config(c, prefix, info, dir, err); /* last: without it the folder is no model */
-}
-
-/* --- reading --- */
 
 struct bk_quantized {
     const bk_model *m; /* NULL while a single shard is read */
@@ -317,15 +25,19 @@ struct bk_quantized {
 
 static bk_status spec_from_json(const bk_json *o, const char *path, const char *what, bk_qspec *q, bk_error *err)
 {
-    const char *name = bk_json_str(bk_json_get(o, "quantizer"), ""), *grain = bk_json_str(bk_json_get(o, "granularity"), "");
+    const char *name = bk_json_str(bk_json_get(o, "quantizer"), ""),
+               *grain = bk_json_str(bk_json_get(o, "granularity"), "");
     int g = 0;
     while (g < BK_GRANULARITY_COUNT && strcmp(grain, bk_granularity_name[g])) g++;
     int64_t bits = bk_json_int(bk_json_get(o, "bits"), 0);
     if (g == BK_GRANULARITY_COUNT || bits < 2 || (bits > 8 && bits != 16) || strlen(name) >= sizeof q->quantizer)
         return bk_fail(err, BK_EFORMAT, "%s/config.json: quantization_config.%s is damaged", path, what);
-    *q = (bk_qspec){.bits = (int)bits, .symmetric = bk_json_bool(bk_json_get(o, "symmetric"), true),
-                    .restricted = bk_json_bool(bk_json_get(o, "restricted"), false), .clip = bk_json_bool(bk_json_get(o, "clip"), false),
-                    .granularity = g, .group = bk_json_int(bk_json_get(o, "group"), 0)};
+    *q = (bk_qspec){.bits = (int)bits,
+                    .symmetric = bk_json_bool(bk_json_get(o, "symmetric"), true),
+                    .restricted = bk_json_bool(bk_json_get(o, "restricted"), false),
+                    .clip = bk_json_bool(bk_json_get(o, "clip"), false),
+                    .granularity = g,
+                    .group = bk_json_int(bk_json_get(o, "group"), 0)};
     memcpy(q->quantizer, name, strlen(name) + 1);
     return BK_OK;
 }
@@ -336,8 +48,9 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     const bk_config *c = bk_model_config(q->m);
     const bk_json *j = bk_json_get(bk_model_json(q->m), "quantization_config");
     int64_t version = bk_json_int(bk_json_get(j, "version"), 0);
-    if (version != VERSION)
-        return bk_fail(err, BK_EUNSUP, "%s: a quantized model of version %lld, this brick reads %d", path, (long long)version, VERSION);
+    if (version != BK_QUANTIZED_VERSION)
+        return bk_fail(err, BK_EUNSUP, "%s: a quantized model of version %lld, this brick reads %d", path,
+                       (long long)version, BK_QUANTIZED_VERSION);
     BK_TRY(spec_from_json(bk_json_get(j, "weight"), path, "weight", &q->quant.weight, err));
     BK_TRY(spec_from_json(bk_json_get(j, "activation"), path, "activation", &q->quant.activation, err));
     BK_TRY(spec_from_json(bk_json_get(j, "key"), path, "key", &q->quant.key, err));
@@ -352,14 +65,16 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     const bk_json *skip = bk_json_get(j, "skip_sites");
     if (bk_json_size(skip) == 0) return BK_OK;
     if ((int64_t)bk_json_size(skip) != c->layers)
-        return bk_fail(err, BK_EFORMAT, "%s/config.json: skip_sites has %zu entries, the model %lld blocks", path, bk_json_size(skip),
-                       (long long)c->layers);
-    if (!(q->skip_sites = calloc((size_t)c->layers, sizeof *q->skip_sites))) return bk_fail(err, BK_ENOMEM, "no memory");
+        return bk_fail(err, BK_EFORMAT, "%s/config.json: skip_sites has %zu entries, the model %lld blocks", path,
+                       bk_json_size(skip), (long long)c->layers);
+    if (!(q->skip_sites = calloc((size_t)c->layers, sizeof *q->skip_sites)))
+        return bk_fail(err, BK_ENOMEM, "no memory");
     for (int64_t l = 0; l < c->layers; l++) q->skip_sites[l] = (unsigned)bk_json_int(bk_json_at(skip, (size_t)l), 0);
     return BK_OK;
 }
 
-static bk_status find(const bk_quantized *q, const char *name, int64_t count, bk_st_dtype dtype, const bk_st_tensor **t, bk_error *err)
+static bk_status find(const bk_quantized *q, const char *name, int64_t count, bk_st_dtype dtype, const bk_st_tensor **t,
+                      bk_error *err)
 {
     *t = bk_st_find(q->set, name);
     if (!*t) return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing", q->path, name);
@@ -369,12 +84,14 @@ static bk_status find(const bk_quantized *q, const char *name, int64_t count, bk
 }
 
 /* Values [first, first + n) of a tensor, none of them NaN or Inf. */
-static bk_status read_finite(const bk_quantized *q, const bk_st_tensor *t, int64_t first, int64_t n, float *dst, bk_error *err)
+static bk_status read_finite(const bk_quantized *q, const bk_st_tensor *t, int64_t first, int64_t n, float *dst,
+                             bk_error *err)
 {
     BK_TRY(bk_st_read_f32(q->set, t, first, n, dst, err));
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
-            return bk_fail(err, BK_ENUMERIC, "%s: tensor '%s' is %g at index %lld", q->path, t->name, (double)dst[i], (long long)(first + i));
+            return bk_fail(err, BK_ENUMERIC, "%s: tensor '%s' is %g at index %lld", q->path, t->name, (double)dst[i],
+                           (long long)(first + i));
     return BK_OK;
 }
 
@@ -385,7 +102,8 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     bk_prefix *p = &q->prefix;
     *p = (bk_prefix){.n = (int64_t)bk_json_size(ids), .layers = c->layers, .kv_heads = c->kv_heads, .head_dim = c->head_dim};
     /* the sizes of a config keep the other three below 2^40: their product with n stays within 63 bits */
-    if (p->n > c->max_positions || p->n > 1 << 20) return bk_fail(err, BK_EFORMAT, "%s/config.json: %lld prefix ids", q->path, (long long)p->n);
+    if (p->n > c->max_positions || p->n > 1 << 20)
+        return bk_fail(err, BK_EFORMAT, "%s/config.json: %lld prefix ids", q->path, (long long)p->n);
     int64_t count = p->layers * p->kv_heads * p->n * p->head_dim;
     p->ids = malloc((size_t)(p->n + 1) * sizeof *p->ids);
     p->k = malloc((size_t)(count + 1) * sizeof *p->k);
@@ -394,12 +112,13 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     for (int64_t i = 0; i < p->n; i++) {
         int64_t id = bk_json_int(bk_json_at(ids, (size_t)i), -1);
         if (id < 0 || id >= c->vocab)
-            return bk_fail(err, BK_EFORMAT, "%s/config.json: prefix id %lld is outside the vocabulary of %lld tokens", q->path,
-                           (long long)id, (long long)c->vocab);
+            return bk_fail(err, BK_EFORMAT, "%s/config.json: prefix id %lld is outside the vocabulary of %lld tokens",
+                           q->path, (long long)id, (long long)c->vocab);
         p->ids[i] = (int32_t)id;
     }
     const bk_st_tensor *t;
-    if (!p->n && bk_st_find(q->set, "prefix.key")) return bk_fail(err, BK_EFORMAT, "%s: there are keys of a prefix, but no prefix_ids", q->path);
+    if (!p->n && bk_st_find(q->set, "prefix.key"))
+        return bk_fail(err, BK_EFORMAT, "%s: there are keys of a prefix, but no prefix_ids", q->path);
     if (!p->n) return BK_OK;
     BK_TRY(find(q, "prefix.key", count, BK_ST_F32, &t, err));
     BK_TRY(read_finite(q, t, 0, count, p->k, err));
@@ -480,7 +199,8 @@ const bk_hadamard_plan *bk_quantized_r4(const bk_quantized *q)
 }
 
 /* Steps (and zero points) of a linear: [rows, groups], zeros behind the steps. */
-static bk_status read_steps(bk_quantized *q, int64_t layer, int w, int64_t rows, int64_t cols, int64_t *groups, float **out, bk_error *err)
+static bk_status read_steps(bk_quantized *q, int64_t layer, int w, int64_t rows, int64_t cols, int64_t *groups,
+                            float **out, bk_error *err)
 {
     char name[160];
     snprintf(name, sizeof name, "model.layers.%lld.quant.w_%s.step", (long long)layer, bk_linear_name[w]);
@@ -489,11 +209,13 @@ static bk_status read_steps(bk_quantized *q, int64_t layer, int w, int64_t rows,
         return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' is missing or of a wrong size", q->path, name);
     int64_t n = step->count;
     *groups = n / rows;
-    if (!(*out = calloc((size_t)n * 2, sizeof **out))) return bk_fail(err, BK_ENOMEM, "no memory for %lld steps", (long long)n);
+    if (!(*out = calloc((size_t)n * 2, sizeof **out)))
+        return bk_fail(err, BK_ENOMEM, "no memory for %lld steps", (long long)n);
     BK_TRY(read_finite(q, step, 0, n, *out, err));
     for (int64_t i = 0; i < n; i++)
         if (!((*out)[i] > 0))
-            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the step %g at index %lld", q->path, name, (double)(*out)[i], (long long)i);
+            return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the step %g at index %lld", q->path, name,
+                           (double)(*out)[i], (long long)i);
     if (q->weight_symmetric) return BK_OK;
     snprintf(name, sizeof name, "model.layers.%lld.quant.w_%s.zero", (long long)layer, bk_linear_name[w]);
     BK_TRY(find(q, name, n, BK_ST_F32, &zero, err));
@@ -501,7 +223,8 @@ static bk_status read_steps(bk_quantized *q, int64_t layer, int w, int64_t rows,
 }
 
 /* w = (code - zero) step, in f32 as the fake-quantizer computes it. */
-static bk_status decode(bk_quantized *q, const bk_st_tensor *t, int64_t rows, int64_t cols, int64_t groups, const float *step, bk_error *err)
+static bk_status decode(bk_quantized *q, const bk_st_tensor *t, int64_t rows, int64_t cols, int64_t groups,
+                        const float *step, bk_error *err)
 {
     int qmin = q->weight_symmetric ? -(1 << (q->weight_bits - 1)) : 0;
     int64_t group = cols / groups, n = rows * groups;
@@ -511,15 +234,16 @@ static bk_status decode(bk_quantized *q, const bk_st_tensor *t, int64_t rows, in
         zero = zero < 0 ? 0 : zero > top ? top : zero;
         for (int64_t i = p * group; i < (p + 1) * group; i++) {
             if ((float)q->codes[i] > top)
-                return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the code %d at index %lld, beyond %d bits", q->path, t->name, q->codes[i],
-                               (long long)i, q->weight_bits);
+                return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the code %d at index %lld, beyond %d bits",
+                               q->path, t->name, q->codes[i], (long long)i, q->weight_bits);
             q->buf[i] = ((float)(q->codes[i] + qmin) - zero) * step[p];
         }
     }
     return BK_OK;
 }
 
-static bk_status read_codes(bk_quantized *q, int64_t layer, int w, const bk_st_tensor *t, int64_t rows, int64_t cols, bk_error *err)
+static bk_status read_codes(bk_quantized *q, int64_t layer, int w, const bk_st_tensor *t, int64_t rows, int64_t cols,
+                            bk_error *err)
 {
     int64_t groups = 1;
     float *step = NULL;
@@ -534,19 +258,19 @@ static bk_status read_linear(bk_quantized *q, int64_t layer, int w, bk_block *b,
 {
     char name[160];
     int64_t rows = b->w[w]->dim[0], cols = b->w[w]->dim[1];
-    snprintf(name, sizeof name, "model.layers.%lld.%s.codes", (long long)layer, linear_hf[w]);
+    snprintf(name, sizeof name, "model.layers.%lld.%s.codes", (long long)layer, bk_linear_hf[w]);
     const bk_st_tensor *t = bk_st_find(q->set, name);
     if (t) {
         BK_TRY(find(q, name, rows * cols, BK_ST_U8, &t, err));
         BK_TRY(read_codes(q, layer, w, t, rows, cols, err));
     } else {
-        snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, linear_hf[w]);
+        snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, bk_linear_hf[w]);
         BK_TRY(find(q, name, rows * cols, BK_ST_F32, &t, err));
         BK_TRY(read_finite(q, t, 0, rows * cols, q->buf, err));
     }
     BK_TRY(bk_write(b->be, b->w[w], 0, q->buf, rows * cols, err));
     if (!b->b[w]) return BK_OK;
-    snprintf(name, sizeof name, "model.layers.%lld.%s.bias", (long long)layer, linear_hf[w]);
+    snprintf(name, sizeof name, "model.layers.%lld.%s.bias", (long long)layer, bk_linear_hf[w]);
     BK_TRY(find(q, name, rows, BK_ST_F32, &t, err));
     BK_TRY(read_finite(q, t, 0, rows, q->buf, err));
     return bk_write(b->be, b->b[w], 0, q->buf, rows, err);
@@ -567,7 +291,7 @@ static bk_status read_block(bk_quantized *q, int64_t layer, bk_block *b, bk_erro
     for (int i = 0; i < BK_W_COUNT; i++) BK_TRY(read_linear(q, layer, i, b, err));
     for (int i = 0; i < BK_NORM_COUNT; i++) {
         if (!b->norm[i]) continue;
-        snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, norm_hf[i]);
+        snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, bk_norm_hf[i]);
         BK_TRY(read_small(q, name, b, b->norm[i], err));
     }
     for (int i = 0; i < bk_params_count(b->params); i++) {
@@ -586,14 +310,15 @@ bk_status bk_quantized_load(void *user, int64_t layer, bk_block *b, bk_error *er
     b->skip_sites = q->skip_sites ? q->skip_sites[layer] : 0;
     bk_block_quantize(b, true, true);
     BK_TRY(read_block(q, layer, b, err));
-    return q->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&q->prefix, layer), bk_prefix_v(&q->prefix, layer), err) : BK_OK;
+    return q->prefix.n ? bk_block_set_prefix(b, bk_prefix_k(&q->prefix, layer), bk_prefix_v(&q->prefix, layer), err)
+                       : BK_OK;
 }
 
 bk_status bk_quantized_read_block(bk_block *b, int64_t layer, const char *dir, const bk_qspec *weight, bk_error *err)
 {
     char path[4096];
     bk_st_set *set;
-    shard_path(path, sizeof path, dir, layer, b->cfg.layers);
+    bk_quantized_path(path, sizeof path, dir, layer, b->cfg.layers);
     BK_TRY(bk_st_open(path, &set, err));
     bk_quantized q = {.path = path, .set = set, .weight_bits = weight->bits, .weight_symmetric = weight->symmetric};
     bk_status st = make_room(&q, &b->cfg, err);

@@ -22,10 +22,11 @@ typedef struct bk_quantized_info {
 bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, const char *dir, bk_error *err) BK_MUST_USE;
 /* True if that shard is there, complete (its name exists only then). */
 bool bk_quantized_has_block(const char *dir, int64_t layer, int64_t layers);
-/* Brings such a shard back into a block whose weights are not quantized (weight.bits 16) and whose sites are: hardened weights, quantizer parameters.
- * weight: how they were quantized. */
+/* Brings such a shard back into a block whose weights are not quantized (weight.bits 16) and whose sites are: hardened
+ * weights, quantizer parameters. weight: how they were quantized. */
 bk_status bk_quantized_read_block(bk_block *b, int64_t layer, const char *dir, const bk_qspec *weight, bk_error *err) BK_MUST_USE;
-/* Writes the last shard, index and config.json, when all layers are there. The tokenizer is the caller's (bk_tokenizer_save). */
+/* Writes the last shard, index and config.json, when all layers are there. The tokenizer is the caller's
+ * (bk_tokenizer_save). */
 bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, const bk_quantized_info *info, const char *dir,
                               bk_error *err) BK_MUST_USE;
 
@@ -39,7 +40,8 @@ const char *bk_quantized_scheme(const bk_quantized *q);
 bool bk_quantized_bos_before_text(const bk_quantized *q);
 const bk_hadamard_plan *bk_quantized_r3(const bk_quantized *q);
 const bk_hadamard_plan *bk_quantized_r4(const bk_quantized *q);
-/* A bk_loader.load: brings layer into a block that was created with these quantizers and transforms, prefix included. */
+/* A bk_loader.load: brings layer into a block that was created with these quantizers and transforms, prefix
+ * included. */
 bk_status bk_quantized_load(void *q, int64_t layer, bk_block *b, bk_error *err) BK_MUST_USE;
 
 #endif

@@ -113,16 +113,6 @@ static void run_block(const bk_config *c, const bk_block_weights *w, const bk_ha
 /* ---- golden models ---- */
 
 static const char *const golden_model[] = {"tied_bias", "wide"};
-static const char *const hf_linear[BK_W_COUNT] = {
-#define BK_LINEAR(E, name, hf, gguf) hf,
-    BK_LINEARS(BK_LINEAR)
-#undef BK_LINEAR
-};
-static const char *const hf_norm[BK_NORM_COUNT] = {
-#define BK_NORM(E, name, hf, gguf) hf,
-    BK_NORMS(BK_NORM)
-#undef BK_NORM
-};
 
 typedef struct golden {
     bk_golden *file;
@@ -166,14 +156,14 @@ static void golden_block(golden *g, const char *stage, int64_t layer, bk_block_w
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(&g->config, id, &out, &in);
-        memcpy(w->w[id], bk_golden_f32(g->file, "%s/%s/weights/model.layers.%d.%s.weight", g->model, stage, (int)layer, hf_linear[id]),
+        memcpy(w->w[id], bk_golden_f32(g->file, "%s/%s/weights/model.layers.%d.%s.weight", g->model, stage, (int)layer, bk_linear_hf[id]),
                (size_t)(out * in) * sizeof(float));
         if (w->b[id])
-            memcpy(w->b[id], bk_golden_f32(g->file, "%s/%s/weights/model.layers.%d.%s.bias", g->model, stage, (int)layer, hf_linear[id]),
+            memcpy(w->b[id], bk_golden_f32(g->file, "%s/%s/weights/model.layers.%d.%s.bias", g->model, stage, (int)layer, bk_linear_hf[id]),
                    (size_t)out * sizeof(float));
     }
     for (bk_norm_id id = 0; id < BK_NORM_Q; id++)
-        memcpy(w->norm[id], bk_golden_f32(g->file, "%s/%s/weights/model.layers.%d.%s.weight", g->model, stage, (int)layer, hf_norm[id]),
+        memcpy(w->norm[id], bk_golden_f32(g->file, "%s/%s/weights/model.layers.%d.%s.weight", g->model, stage, (int)layer, bk_norm_hf[id]),
                (size_t)g->config.hidden * sizeof(float));
 }
 
@@ -189,13 +179,13 @@ static void compare_block(golden *g, const char *stage, int64_t layer, const bk_
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(&g->config, id, &out, &in);
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", (int)layer, hf_linear[id]);
+        snprintf(name, sizeof name, "model.layers.%d.%s.weight", (int)layer, bk_linear_hf[id]);
         compare_array(g, stage, name, w->w[id], out * in, in);
-        snprintf(name, sizeof name, "model.layers.%d.%s.bias", (int)layer, hf_linear[id]);
+        snprintf(name, sizeof name, "model.layers.%d.%s.bias", (int)layer, bk_linear_hf[id]);
         if (w->b[id]) compare_array(g, stage, name, w->b[id], out, out);
     }
     for (bk_norm_id id = 0; id < BK_NORM_Q; id++) {
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", (int)layer, hf_norm[id]);
+        snprintf(name, sizeof name, "model.layers.%d.%s.weight", (int)layer, bk_norm_hf[id]);
         compare_array(g, stage, name, w->norm[id], g->config.hidden, g->config.hidden);
     }
 }

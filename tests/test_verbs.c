@@ -95,18 +95,13 @@ static void tensor(filler *f, const char *name, const char *kind, int64_t rows, 
 
 static void tensors(filler *f)
 {
-    static const char *const linear[] = {
-#define BK_LINEAR(E, name, hf, gguf) hf,
-        BK_LINEARS(BK_LINEAR)
-#undef BK_LINEAR
-    };
     char name[128];
     tensor(f, "model.embed_tokens.weight", "embed", VOCAB, f->c->hidden);
     for (int l = 0; l < f->c->layers; l++) {
         for (f->linear = 0; f->linear < BK_W_COUNT; f->linear++) {
             int64_t out, in;
             bk_linear_shape(f->c, f->linear, &out, &in);
-            snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, linear[f->linear]);
+            snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, bk_linear_hf[f->linear]);
             tensor(f, name, "linear", out, in);
         }
         snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);

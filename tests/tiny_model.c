@@ -49,27 +49,17 @@ static void tensor(pass *p, const char *name, int64_t rows, int64_t cols, double
 
 static void layer_tensors(pass *p, const bk_config *c, int layer)
 {
-    static const char *const linear[BK_W_COUNT] = {
-#define BK_LINEAR(E, name, hf, gguf) hf,
-        BK_LINEARS(BK_LINEAR)
-#undef BK_LINEAR
-    };
-    static const char *const norm[BK_NORM_COUNT] = {
-#define BK_NORM(E, name, hf, gguf) hf,
-        BK_NORMS(BK_NORM)
-#undef BK_NORM
-    };
     char name[128];
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(c, id, &out, &in);
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, linear[id]);
+        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, bk_linear_hf[id]);
         tensor(p, name, out, in, 0, 1 / sqrt((double)in));
-        snprintf(name, sizeof name, "model.layers.%d.%s.bias", layer, linear[id]);
+        snprintf(name, sizeof name, "model.layers.%d.%s.bias", layer, bk_linear_hf[id]);
         if (bk_config_has_bias(c, id)) tensor(p, name, out, 0, 0.1, 0.3);
     }
     for (bk_norm_id id = 0; id < (c->qk_norm ? BK_NORM_COUNT : BK_NORM_Q); id++) {
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, norm[id]);
+        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, bk_norm_hf[id]);
         tensor(p, name, id < BK_NORM_Q ? c->hidden : c->head_dim, 0, 1, 0.2);
     }
 }
