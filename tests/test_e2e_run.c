@@ -59,6 +59,14 @@ START_TEST(runs_at_once_share_their_stages)
 }
 END_TEST
 
+/* Room is asked for what the texts give: 10^6 windows of this length would take 256 GB. */
+START_TEST(a_text_with_less_than_was_asked_for_is_run)
+{
+    e2e_brick(0, "run run.yaml --set data.evaluation.windows=1000000 --set data.evaluation.seqlen=900 --out a");
+    e2e_said("evaluation");
+}
+END_TEST
+
 START_TEST(eval_of_the_result_is_the_summary)
 {
     e2e_brick(0, "run run.yaml --out a");
@@ -300,6 +308,7 @@ int main(void)
     tcase_add_test(t, threads_do_not_change_results);
     tcase_add_test(t, stages_of_another_run_are_taken_over);
     tcase_add_test(t, runs_at_once_share_their_stages);
+    tcase_add_test(t, a_text_with_less_than_was_asked_for_is_run);
     tcase_add_test(t, eval_of_the_result_is_the_summary);
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(t, a_finished_run_is_left_alone);

@@ -15,7 +15,6 @@
 #include "autograd/rng.h"
 #include "blocks/names.h"
 #include "blocks/weights.h"
-#include "experiments/printable.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -605,42 +604,11 @@ START_TEST(quantized_model_has_no_outliers_to_look_for)
 }
 END_TEST
 
-/* --- token text --- */
-
-START_TEST(printable_escapes_what_a_terminal_would_obey)
-{
-    static const struct {
-        const char *in;
-        size_t n;
-        const char *want;
-    } c[] = {{"a b", 3, "a b"},
-             {"\n\t", 2, "\\n\\t"},
-             {"\x1b[31m", 5, "\\x1b[31m"},
-             {"a\0b", 3, "a\\x00b"},
-             {"\xff\xc3", 2, "\\xff\\xc3"},
-             {"\xc3\xa9", 2, "\xc3\xa9"},
-             {"\xe2\x80\xae", 3, "\\u{202e}"},
-             {"\"\\", 2, "\\\"\\\\"},
-             {"\xc2\x85", 2, "\\u{85}"},
-             {"", 0, ""}};
-    char to[64];
-    ck_assert_str_eq(bk_printable(c[_i].in, c[_i].n, to, sizeof to), c[_i].want);
-}
-END_TEST
-
-START_TEST(printable_cuts_long_text)
-{
-    char to[8];
-    ck_assert_str_eq(bk_printable("abcdefg", 7, to, sizeof to), "abcdefg");
-    ck_assert_str_eq(bk_printable("abcdefgh", 8, to, sizeof to), "abcd...");
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("verbs");
     TCase *g = tcase_create("generate"), *d = tcase_create("dump"), *o = tcase_create("outliers"),
-          *p = tcase_create("printable"), *q = tcase_create("a run's model"), *all[] = {g, d, o, q};
+          *q = tcase_create("a run's model"), *all[] = {g, d, o, q};
     tcase_add_checked_fixture(g, setup, teardown);
     tcase_add_checked_fixture(d, setup_dump, teardown);
     tcase_add_checked_fixture(o, setup_dump, teardown);
@@ -676,13 +644,10 @@ int main(void)
     tcase_add_test(q, quantized_model_is_dumped_behind_its_own_prefix);
     tcase_add_test(q, quantized_model_refuses_another_prefix);
     tcase_add_test(q, quantized_model_has_no_outliers_to_look_for);
-    tcase_add_loop_test(p, printable_escapes_what_a_terminal_would_obey, 0, 10);
-    tcase_add_test(p, printable_cuts_long_text);
     suite_add_tcase(s, g);
     suite_add_tcase(s, d);
     suite_add_tcase(s, o);
     suite_add_tcase(s, q);
-    suite_add_tcase(s, p);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
     int failed = srunner_ntests_failed(r);

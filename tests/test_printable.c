@@ -1,0 +1,55 @@
+/* Text that a terminal can show. */
+#include <check.h>
+
+#include "experiments/printable.h"
+
+START_TEST(printable_escapes_what_a_terminal_would_obey)
+{
+    static const struct {
+        const char *in;
+        size_t n;
+        const char *want;
+    } c[] = {{"a b", 3, "a b"},
+             {"\n\t", 2, "\\n\\t"},
+             {"\x1b[31m", 5, "\\x1b[31m"},
+             {"a\0b", 3, "a\\x00b"},
+             {"\xff\xc3", 2, "\\xff\\xc3"},
+             {"\xc3\xa9", 2, "\xc3\xa9"},
+             {"\xe2\x80\xae", 3, "\\u{202e}"},
+             {"\"\\", 2, "\\\"\\\\"},
+             {"\xc2\x85", 2, "\\u{85}"},
+             {"", 0, ""}};
+    char to[64];
+    ck_assert_str_eq(bk_printable(c[_i].in, c[_i].n, to, sizeof to), c[_i].want);
+}
+END_TEST
+
+START_TEST(printable_cuts_long_text)
+{
+    char to[8];
+    ck_assert_str_eq(bk_printable("abcdefg", 7, to, sizeof to), "abcdefg");
+    ck_assert_str_eq(bk_printable("abcdefgh", 8, to, sizeof to), "abcd...");
+}
+END_TEST
+
+START_TEST(visible_text_keeps_its_quotes)
+{
+    char to[32];
+    ck_assert_str_eq(bk_visible("{\"a\": \"\\\"}\n\x1b", 12, to, sizeof to), "{\"a\": \"\\\"}\\n\\x1b");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("printable");
+    TCase *t = tcase_create("printable");
+    tcase_add_loop_test(t, printable_escapes_what_a_terminal_would_obey, 0, 10);
+    tcase_add_test(t, printable_cuts_long_text);
+    tcase_add_test(t, visible_text_keeps_its_quotes);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
