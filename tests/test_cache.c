@@ -31,12 +31,18 @@ static const struct {
     const char *name;
     int64_t window, prefix;
     const char *quantizer; /* of activations, keys and values; NULL: full precision */
-    bool cpu;
-} cases[] = {{"plain", 0, 0, NULL, false},         {"prefix", 0, 3, NULL, false},
-             {"window", 4, 0, NULL, false},        {"window as long as the beginning", FIRST, 2, NULL, false},
-             {"window of one token", 1, 0, NULL, false}, {"window of one token behind a prefix", 1, 2, NULL, false},
-             {"static", 0, 2, "static", false},    {"dynamic", 4, 2, "dynamic", false},
-             {"cpu", 0, 3, NULL, true},            {"cpu, window", 4, 3, NULL, true}};
+    bool cpu, overlap;     /* overlap: text starts at position 0 behind the prefix */
+} cases[] = {{"plain", 0, 0, NULL, false, false},
+             {"prefix", 0, 3, NULL, false, false},
+             {"window", 4, 0, NULL, false, false},
+             {"window as long as the beginning", FIRST, 2, NULL, false, false},
+             {"window of one token", 1, 0, NULL, false, false},
+             {"window of one token behind a prefix", 1, 2, NULL, false, false},
+             {"static", 0, 2, "static", false, false},
+             {"dynamic", 4, 2, "dynamic", false, false},
+             {"overlapping positions", 4, 3, NULL, false, true},
+             {"cpu", 0, 3, NULL, true, false},
+             {"cpu, window", 4, 3, NULL, true, false}};
 
 typedef struct env {
     bk_tiny_block t;
@@ -49,6 +55,7 @@ static void open_env(env *e, int i)
     const bk_backend *be = cases[i].cpu ? bk_backend_cpu() : bk_backend_ref(BK_F64);
     bk_config c = bk_tiny_config();
     c.sliding_window = cases[i].window;
+    c.overlap_prefix = cases[i].overlap;
     if (cases[i].quantizer) e->quant = bk_tiny_quant(cases[i].quantizer, 4, 4, true);
     bk_block_options opt = {.quant = cases[i].quantizer ? &e->quant : NULL, .prefix_len = cases[i].prefix, .tokens = TOKENS};
     bk_tiny_block_open(&e->t, be, &c, &opt, 3);
