@@ -37,6 +37,7 @@
 #include "blocks/stream.h"
 #include "blocks/block.h"
 #include "blocks/pass.h"
+#include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
 #include "blocks/init.h"

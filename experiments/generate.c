@@ -97,6 +97,7 @@ static bk_status run_blocks(generation *g, bk_stream *h, bk_error *err)
 {
     for (int64_t l = 0; l < bk_source_config(g->runner.src)->layers; l++) {
         bk_block *b = g->block[g->n_blocks > 1 ? l : 0];
+        BK_TRY(bk_check_cancelled(err));
         if (g->n_blocks == 1) BK_TRY(bk_runner_load(&g->runner, l, b, err));
         b->past = bk_cache_layer(g->cache, l);
         if (bk_block_pass(g->block_ctx, b, h, h, err)) return bk_error_prefix(err, "block %lld", (long long)l);
@@ -162,7 +163,6 @@ static bk_status generate(generation *g, bk_error *err)
     bk_model_bos_eos(g->lab.model, &bos, &eos);
     bk_progress_begin(&g->progress, "generate", 1, 0, g->a->tokens);
     for (int64_t i = 0; i < g->a->tokens; i++) {
-        BK_TRY(bk_check_cancelled(err));
         BK_TRY(run_tokens(g, i ? g->n - 1 : 0, err));
         int32_t id;
         BK_TRY(choose(g, &id, err));

@@ -32,12 +32,13 @@ static bk_status find(const bk_store *s, const char *file, const char *path, con
         *out = &o[i];
         if (strcmp(o[i].path, want) == 0) return BK_OK;
     }
-    char near[300] = "";
+    char near[300] = "", shown[600];
     const char **names = malloc((size_t)n * sizeof *names);
     for (int64_t i = 0; names && i < n; i++) names[i] = o[i].path;
     if (names) bk_suggest_text(want, names, (size_t)n, near, sizeof near);
     free(names);
-    return bk_fail(err, BK_EINVAL, "%s: has no %s%s", file, want, near);
+    bk_visible(near, strlen(near), shown, sizeof shown); /* a name from the file */
+    return bk_fail(err, BK_EINVAL, "%s: has no %s%s", file, want, shown);
 }
 
 static bk_status feed(void *user, const double *v, int64_t first, int64_t n, bk_error *err)
