@@ -124,15 +124,15 @@ static bk_status print_content(const bk_outlier_report *r, const bk_outlier_stag
 static void print_errors(const bk_outlier_report *r)
 {
     printf("\nError of block %lld, quantized %s, on its full-precision inputs; shares of a sequence's squared error, mean "
-           "over sequences\n\n%-26s",
+           "over sequences\n\n%-27s",
            (long long)r->block, r->scheme, "");
     print_stage_names(r);
-    printf("\n%-26s", "mean squared error");
+    printf("\n%-27s", "mean squared error");
     for (int i = 0; i < r->n_stages; i++) printf(" %12.4e", r->stage[i].error.mse);
-    printf("\n%-26s", "error / output power");
+    printf("\n%-27s", "error / output power");
     for (int i = 0; i < r->n_stages; i++) printf(" %12.4e", r->stage[i].error.relative);
     for (int k = 0; k < BK_ERROR_TOP; k++) {
-        printf("\nshare of the worst %d%-6s", k + 1, k ? " tokens" : " token");
+        printf("\nshare of the worst %d token%s", k + 1, k ? "s" : " ");
         for (int i = 0; i < r->n_stages; i++) printf(" %11.2f%%", 100 * r->stage[i].error.share[k]);
     }
     putchar('\n');
