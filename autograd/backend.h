@@ -23,6 +23,9 @@ typedef struct bk_backend {
     /* Threads that kernels use, 0 = all; NULL function: always one. Results do not depend on it. */
     void (*set_threads)(int n);
     int (*threads)(void);
+    /* Takes what kernels need beside scratch for the threads in force, so that none of them can run out of it; again after set_threads.
+     * BK_ENOMEM; NULL function: nothing. */
+    bk_status (*start)(void);
     /* What results depend on beside their inputs ("OpenBLAS Haswell"); NULL function: nothing. */
     const char *(*flavour)(void);
     bk_kernels k;

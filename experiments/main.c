@@ -4,13 +4,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "experiments/log.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
 #include "experiments/version.h"
-
-
 
 static const struct {
     const char *name, *about;
@@ -21,6 +21,34 @@ static const struct {
 #undef BK_VERB
 };
 #define N_VERBS (sizeof verbs / sizeof verbs[0])
+
+/* OpenBLAS maps work memory for every thread before main, and versions below 0.3.30 try for ever where the system refuses it. What
+ * stands in the program's .preinit_array runs before its libraries start: it sets a clock of processor time, which main stops. */
+#define START_SECONDS 3 /* a start takes a hundredth of this */
+
+static void start_hangs(int number)
+{
+    static const char text[] = "brick: no memory for the start of OpenBLAS (128 MiB of address space for each thread): raise the limit "
+                               "(ulimit -v) or use fewer threads (OMP_NUM_THREADS=1)\n";
+    ssize_t told = write(2, text, sizeof text - 1);
+    (void)number, (void)told;
+    _exit(BK_EXIT_SPACE);
+}
+
+static void set_clock(time_t seconds, void (*handler)(int))
+{
+    const struct sigaction at_end = {.sa_handler = handler};
+    const struct itimerval clock = {.it_value.tv_sec = seconds};
+    sigaction(SIGPROF, &at_end, NULL);
+    setitimer(ITIMER_PROF, &clock, NULL);
+}
+
+static void watch_start(int argc, char **argv, char **env)
+{
+    (void)argc, (void)argv, (void)env;
+    set_clock(START_SECONDS, start_hangs);
+}
+static void (*const before_libraries)(int, char **, char **) __attribute__((section(".preinit_array"), used)) = watch_start;
 
 static void help(FILE *to)
 {
@@ -79,6 +107,7 @@ static int flush_results(int code)
 int main(int argc, char **argv)
 {
     bk_error err = {0};
+    set_clock(0, SIG_DFL);
     bk_signals_install();
     bk_status status = bk_log_init(&err);
     if (status) return bk_exit_report(status, &err);

@@ -83,11 +83,16 @@ const bk_prefix *bk_runner_prefix(const bk_runner *r)
 const bk_backend *bk_runner_backend(const char *name, int64_t threads, bk_error *err)
 {
     const bk_backend *be = bk_backend_named(name);
-    if (!be)
+    if (!be) {
         bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", name);
-    else if (be->set_threads && threads)
-        be->set_threads((int)threads);
-    return be;
+        return NULL;
+    }
+    if (be->set_threads && threads) be->set_threads((int)threads);
+    bk_status st = be->start ? be->start() : BK_OK;
+    if (!st) return be;
+    bk_fail(err, st, "backend %s: no memory for the matrix products of %d threads: raise the limit (ulimit -v) or use fewer threads", name,
+            be->threads ? be->threads() : 1);
+    return NULL;
 }
 
 bk_status bk_runner_bos(const char *text, bool *automatic, bk_error *err)

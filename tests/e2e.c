@@ -21,7 +21,7 @@
 #define CHILD_SECONDS 60
 
 static char root[64], program[4096], preload[4096];
-static long limit;
+static long limit, memory;
 static int stdout_fd = -1;
 static bk_error err;
 
@@ -53,6 +53,8 @@ static void child(char *const *argv)
     }
     struct rlimit size = {(rlim_t)limit, (rlim_t)limit};
     if (limit && setrlimit(RLIMIT_FSIZE, &size) != 0) _exit(99);
+    size = (struct rlimit){(rlim_t)memory, (rlim_t)memory};
+    if (memory && setrlimit(RLIMIT_AS, &size) != 0) _exit(99);
     execv(program, argv);
     _exit(98);
 }
@@ -138,6 +140,19 @@ void e2e_limit(long bytes)
     limit = bytes;
 }
 
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+bool e2e_memory(long bytes)
+{
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ || __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return bytes == 0;
+#else
+    memory = bytes;
+    return true;
+#endif
+}
+
 void e2e_count(long calls[3], const char *words)
 {
     setenv("STOP_COUNT", "count", 1);
@@ -191,6 +206,7 @@ void e2e_leave(void)
 {
     e2e_stop_at(NULL, 0);
     e2e_limit(0);
+    (void)e2e_memory(0);
     e2e_stdout(-1);
     ck_assert_int_eq(chdir(root), 0);
     must(bk_remove_tree("case", &err));

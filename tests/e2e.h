@@ -28,9 +28,11 @@ void e2e_brick(int status, const char *fmt, ...) __attribute__((format(printf, 2
 /* Demands that the last program said this on stderr; e2e_silent: that it did not. */
 void e2e_said(const char *words);
 void e2e_silent(const char *words);
-/* Of programs started from now on: what the preloaded tests/preload/stop_at.c shall do; NULL = nothing. e2e_limit: bytes of a file, 0 = any. */
+/* Of programs started from now on: what the preloaded tests/preload/stop_at.c shall do; NULL = nothing. e2e_limit: bytes of a file, 0 = any;
+ * e2e_memory: bytes of address space, 0 = any, false where a sanitizer needs all there is. */
 void e2e_stop_at(const char *at, int signal);
 void e2e_limit(long bytes);
+bool e2e_memory(long bytes);
 void e2e_stdout(int fd); /* instead of the file; -1 = the file again */
 /* Calls of rename, fsync and clock_gettime by `brick <words>`, which must end well. */
 void e2e_count(long calls[3], const char *words);

@@ -351,6 +351,27 @@ START_TEST(hostile_gguf_files_are_refused)
 }
 END_TEST
 
+/* --- memory --- */
+
+/* OpenBLAS below 0.3.30 tries for ever to get its work memory. */
+START_TEST(libraries_without_room_to_start_are_told)
+{
+    if (!e2e_memory(150l << 20)) return; /* more than the libraries, less than OpenBLAS wants beside them */
+    int status = e2e_wait(e2e_start("list methods"));
+    ck_assert_msg(status == 5 || status == 1, "exit status %d:\n%s", status, e2e_text("err")); /* 1: a newer one gives up itself */
+    e2e_said("OpenBLAS");
+}
+END_TEST
+
+START_TEST(matrix_products_without_room_are_refused)
+{
+    setenv("OMP_NUM_THREADS", "1", 1);
+    if (!e2e_memory(250l << 20)) return; /* enough to start, not for the products */
+    e2e_brick(5, "eval --model ../m --text ../m/eval.txt --seqlen 32");
+    e2e_said("matrix products");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("e2e_input");
@@ -378,6 +399,8 @@ int main(void)
     tcase_add_test(t, shards_that_are_not_there_are_named);
     tcase_add_loop_test(t, weights_that_are_cut_off_are_refused, 0, 2);
     tcase_add_loop_test(t, hostile_gguf_files_are_refused, 0, HOSTILE);
+    tcase_add_test(t, libraries_without_room_to_start_are_told);
+    tcase_add_test(t, matrix_products_without_room_are_refused);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -61,6 +61,30 @@ static void cpu_set_threads(int n) { omp_set_num_threads(n > 0 ? n : omp_get_num
 
 static int cpu_threads(void) { return omp_get_max_threads(); }
 
+/* OpenBLAS's own pool of work memory. Its headers do not declare these, all its builds export them. */
+void *blas_memory_alloc(int unused) __attribute__((weak));
+void blas_memory_free(void *buffer) __attribute__((weak));
+
+static bool room_for_buffer(void)
+{
+    enum { BUFFER = (128 << 20) + (1 << 16) }; /* with what it adds for alignment */
+    void *p = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p != MAP_FAILED && munmap(p, BUFFER) == 0;
+}
+
+/* A thread that multiplies takes a buffer from the pool, which maps another one when it is empty, and (below version 0.3.30) tries for
+ * ever where the system refuses it. So the pool is filled here, where a refusal can be told. */
+static bk_status cpu_start(void)
+{
+    enum { MOST = 128 }; /* no build's pool is smaller than this by much */
+    void *buffer[MOST];
+    int n = omp_get_max_threads() < MOST ? omp_get_max_threads() : MOST, got = 0;
+    if (!blas_memory_alloc || !blas_memory_free) return BK_OK;
+    while (got < n && room_for_buffer()) buffer[got++] = blas_memory_alloc(0);
+    for (int i = 0; i < got; i++) blas_memory_free(buffer[i]);
+    return got == n ? BK_OK : BK_ENOMEM;
+}
+
 /* The kernels that OpenBLAS chose for this processor. */
 static const char *cpu_flavour(void) { return openblas_get_corename(); }
 
@@ -78,6 +102,7 @@ const bk_backend *bk_backend_cpu(void)
         .work = cpu_work,
         .set_threads = cpu_set_threads,
         .threads = cpu_threads,
+        .start = cpu_start,
         .flavour = cpu_flavour,
         .k = {
 #define BK_SLOT(name, args) .name = bk_cpu_##name,
