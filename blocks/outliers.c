@@ -66,39 +66,53 @@ static bk_status largest_mean_count(const bk_outliers *o, int64_t *out, bk_error
     return BK_OK;
 }
 
-/* Counts of distinct ids in order of first visit. */
-static bk_status count_ids(const bk_outliers *o, bk_prefix_choice *c, bk_error *err)
+/* An id, its visits and the first of them. */
+typedef struct ranked {
+    int32_t id;
+    int64_t first, count;
+} ranked;
+
+static int by_id(const void *a, const void *b)
 {
-    c->ranked_ids = malloc((size_t)(o->n + 1) * sizeof *c->ranked_ids);
-    c->ranked_counts = malloc((size_t)(o->n + 1) * sizeof *c->ranked_counts);
-    if (!c->ranked_ids || !c->ranked_counts) return bk_fail(err, BK_ENOMEM, "no memory to rank outliers");
-    for (int64_t i = 0; i < o->n; i++) {
-        int64_t k = 0;
-        if (o->at[i].position == 0) continue;
-        while (k < c->n_ranked && c->ranked_ids[k] != o->at[i].id) k++;
-        if (k == c->n_ranked) {
-            c->ranked_ids[k] = o->at[i].id;
-            c->ranked_counts[k] = 0;
-            c->n_ranked++;
-        }
-        c->ranked_counts[k]++;
-    }
-    return BK_OK;
+    const ranked *x = a, *y = b;
+    if (x->id != y->id) return x->id < y->id ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Insertion sort: stable, so equal counts keep the order of their first visit. */
-static void sort_by_count(bk_prefix_choice *c)
+/* Equal counts keep the order of their first visit. */
+static int by_count(const void *a, const void *b)
 {
-    for (int64_t i = 1; i < c->n_ranked; i++) {
-        int32_t id = c->ranked_ids[i];
-        int64_t count = c->ranked_counts[i], k = i;
-        for (; k > 0 && c->ranked_counts[k - 1] < count; k--) {
-            c->ranked_ids[k] = c->ranked_ids[k - 1];
-            c->ranked_counts[k] = c->ranked_counts[k - 1];
-        }
-        c->ranked_ids[k] = id;
-        c->ranked_counts[k] = count;
+    const ranked *x = a, *y = b;
+    if (x->count != y->count) return x->count > y->count ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Distinct ids of sorted outliers by falling count; returns how many. */
+static int64_t rank(const bk_outliers *o, ranked *r)
+{
+    int64_t visits = 0, n = 0;
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->at[i].position != 0) r[visits++] = (ranked){o->at[i].id, i, 1};
+    if (visits) qsort(r, (size_t)visits, sizeof *r, by_id);
+    for (int64_t i = 0; i < visits; i++) {
+        if (n && r[n - 1].id == r[i].id) r[n - 1].count++;
+        else r[n++] = r[i];
     }
+    if (n) qsort(r, (size_t)n, sizeof *r, by_count);
+    return n;
+}
+
+static bk_status rank_ids(const bk_outliers *o, bk_prefix_choice *c, bk_error *err)
+{
+    size_t room = (size_t)o->n + 1;
+    ranked *r = malloc(room * sizeof *r);
+    c->ranked_ids = malloc(room * sizeof *c->ranked_ids);
+    c->ranked_counts = malloc(room * sizeof *c->ranked_counts);
+    bool fits = r && c->ranked_ids && c->ranked_counts;
+    if (fits) c->n_ranked = rank(o, r);
+    for (int64_t i = 0; i < c->n_ranked; i++) c->ranked_ids[i] = r[i].id, c->ranked_counts[i] = r[i].count;
+    free(r);
+    return fits ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory to rank outliers");
 }
 
 bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk_prefix_choice *c, bk_error *err)
@@ -107,8 +121,7 @@ bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk
     if (o->sequences < 1) return bk_fail(err, BK_EINVAL, "no sequence was looked at for outliers");
     if (o->n) qsort(o->at, (size_t)o->n, sizeof *o->at, by_visit);
     BK_TRY(largest_mean_count(o, &c->o_raw, err));
-    BK_TRY(count_ids(o, c, err));
-    sort_by_count(c);
+    BK_TRY(rank_ids(o, c, err));
     c->o = c->o_raw;
     int64_t usable = c->n_ranked;
     if (c->n_ranked == 1 && (double)c->ranked_counts[0] < rare_fraction * (double)o->sequences) {

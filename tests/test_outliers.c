@@ -175,6 +175,27 @@ START_TEST(more_outliers_than_a_prefix_holds_are_refused)
 }
 END_TEST
 
+/* A quadratic ranking of them would not end within the test's time. */
+START_TEST(many_different_outliers_are_ranked)
+{
+    enum { DIFFERENT = 300000 };
+    bk_error err = {0};
+    bk_outliers o = {.sequences = DIFFERENT, .blocks = 3, .n = 2 * DIFFERENT};
+    bk_prefix_choice c;
+    ck_assert_ptr_nonnull(o.at = calloc((size_t)o.n, sizeof *o.at));
+    for (int i = 0; i < o.n; i++) o.at[i] = (bk_outlier){i / 2, i & 1, 1 + (i & 1), (DIFFERENT - i / 2) % DIFFERENT, 1};
+    o.at[1].id = 5; /* so that 5 has three and 0 one */
+    ok(bk_prefix_choose(&o, 1, 0.1, &c, &err), &err);
+    ck_assert_int_eq(c.n_ranked, DIFFERENT);
+    ck_assert_int_eq(c.ranked_ids[0], 5);
+    ck_assert_int_eq(c.ranked_counts[0], 3);
+    ck_assert_int_eq(c.ranked_ids[1], DIFFERENT - 1); /* of equal counts the first visited */
+    ck_assert_int_eq(c.ranked_ids[DIFFERENT - 1], 0);
+    bk_prefix_choice_free(&c);
+    bk_outliers_free(&o);
+}
+END_TEST
+
 /* --- detection on a model --- */
 
 enum { SAMPLES = 3, TOKENS = 40, LOUD = 77 };
@@ -335,6 +356,7 @@ int main(void)
     tcase_add_test(t, one_token_is_its_own_median);
     tcase_add_test(t, no_sequence_is_an_error);
     tcase_add_test(t, more_outliers_than_a_prefix_holds_are_refused);
+    tcase_add_test(t, many_different_outliers_are_ranked);
     suite_add_tcase(s, t);
     t = tcase_create("detection");
     tcase_set_timeout(t, 60);
