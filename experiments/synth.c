@@ -1,6 +1,7 @@
 /* brick synth: writes a made model (synth.h). Here: its shapes and the command line. */
 #include "experiments/synth.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -10,6 +11,8 @@
 #include "experiments/options.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "io/file.h"
+#include "io/json.h"
 
 #define DEFAULT .hidden = 128, .inter = 256, .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .vocab = BK_SYNTH_VOCAB, \
                 .max_positions = 4096, .eps = 1e-5, .rope_theta = 1e4
@@ -103,13 +106,74 @@ bk_status bk_synth_shape(const char *text, bk_config *out, bk_error *err)
     return BK_OK;
 }
 
-static bk_status make(const char *shape, uint64_t seed, int64_t documents, const char *dir, bk_error *err)
+/* --- whose folder is it? --- */
+
+#define RECIPE "synth.json" /* what a made model was made of; the first file of its folder */
+
+static bk_json *recipe(const bk_config *c, uint64_t seed, int64_t documents)
+{
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "shape", bk_config_to_json(c));
+    bk_json_set(o, "seed", bk_json_of_int((int64_t)seed));
+    bk_json_set(o, "documents", bk_json_of_int(documents));
+    return o;
+}
+
+/* Whether the file holds this very recipe. */
+static bool same_recipe(const bk_json *want, const char *path)
+{
+    bk_json *is = NULL;
+    if (!bk_exists(path) || bk_json_load(path, &is, &(bk_error){0})) return false;
+    char *a = bk_json_dump(want, 0), *b = bk_json_dump(is, 0);
+    bool same = a && b && strcmp(a, b) == 0;
+    free(a);
+    free(b);
+    bk_json_free(is);
+    return same;
+}
+
+/* A start that was killed leaves no more than the recipe under its other name. */
+static bk_status check_empty(const char *dir, bk_error *err)
+{
+    static const char *const ours[] = {".", "..", RECIPE ".partial"};
+    DIR *d = opendir(dir);
+    bk_status st = BK_OK;
+    if (!d) return bk_fail_errno(err, "%s", dir);
+    for (struct dirent *e; !st && (e = readdir(d));) {
+        size_t i = 0;
+        while (i < sizeof ours / sizeof *ours && strcmp(e->d_name, ours[i])) i++;
+        if (i == sizeof ours / sizeof *ours)
+            st = bk_fail(err, BK_EINVAL, "%s is not empty (%.60s is there), and no model of this shape, seed and documents: give another --out, or "
+                                         "--force to write over what is there", dir, e->d_name);
+    }
+    closedir(d);
+    return st;
+}
+
+/* Nobody else's files are written over: the folder is new, empty, or gets the same bytes again. */
+static bk_status claim(const char *dir, const bk_json *want, bool force, bk_error *err)
+{
+    if (bk_exists(dir) && !bk_is_dir(dir)) return bk_fail(err, BK_EINVAL, "%s is no folder", dir);
+    BK_TRY(bk_mkdir_p(dir, err));
+    char *path = bk_path_join(dir, RECIPE);
+    bk_status st = path ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for a path");
+    if (!st && !force && !same_recipe(want, path)) st = check_empty(dir, err);
+    if (!st) st = bk_json_save(want, path, err);
+    free(path);
+    return st;
+}
+
+static bk_status make(const char *shape, uint64_t seed, int64_t documents, const char *dir, bool force, bk_error *err)
 {
     bk_config c;
     bk_synth *s;
     BK_TRY(bk_synth_shape(shape, &c, err));
+    bk_json *want = recipe(&c, seed, documents);
+    bk_status st = claim(dir, want, force, err);
+    bk_json_free(want);
+    BK_TRY(st);
     BK_TRY(bk_synth_create(&c, seed, &s, err));
-    bk_status st = bk_synth_write(s, dir, documents, err);
+    st = bk_synth_write(s, dir, documents, err);
     bk_synth_free(s);
     if (!st) printf("%s: a model with tokenizer%s\n", dir, documents ? ", train.txt, calib.txt and eval.txt" : "");
     return st;
@@ -119,6 +183,7 @@ int bk_verb_synth(int argc, char **argv)
 {
     const char *dir = NULL, *shape = "llama";
     int64_t seed = 1, documents = 32;
+    bool force = false;
     const bk_opt opts[] = {
         {.name = "--out", .type = BK_OPT_TEXT, .to = &dir, .metavar = "DIR", .initial = "", .about = "folder to write"},
         {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "SHAPE", .initial = "llama",
@@ -127,11 +192,12 @@ int bk_verb_synth(int argc, char **argv)
         {.name = "--seed", .type = BK_OPT_INT, .to = &seed, .metavar = "N", .initial = "1", .max = 1e15, .about = "of weights and texts"},
         {.name = "--documents", .type = BK_OPT_INT, .to = &documents, .metavar = "N", .initial = "32", .max = 1e5,
          .about = "of 512 tokens in train.txt; calib.txt and eval.txt have a quarter"},
+        {.name = "--force", .type = BK_OPT_FLAG, .to = &force, .about = "write over the files of a folder that holds something else"},
         {0}};
     const bk_cli cli = {"synth", "makes a small model with attention sinks and outliers, and texts that it predicts", opts,
                         "brick synth --out /tmp/m\nbrick synth --out /tmp/m --shape qwen3,layers=12,head_dim=64 --seed 7\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};
-    return bk_exit_report(make(shape, (uint64_t)seed, documents, dir, &err), &err);
+    return bk_exit_report(make(shape, (uint64_t)seed, documents, dir, force, &err), &err);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "io/file.h"
 #include "tests/e2e.h"
@@ -351,6 +352,37 @@ START_TEST(hostile_gguf_files_are_refused)
 }
 END_TEST
 
+/* --- folders of made models --- */
+
+START_TEST(synth_leaves_folders_of_others_alone)
+{
+    e2e_brick(0, "synth --out s --shape tiny --documents 0");
+    char *made = e2e_listing("s");
+    e2e_brick(0, "synth --out s --shape tiny --documents 0"); /* again: the same bytes */
+    char *again = e2e_listing("s");
+    ck_assert_str_eq(made, again);
+    e2e_brick(2, "synth --out s --shape tiny --documents 0 --seed 2");
+    e2e_said("--force");
+    e2e_write("s/synth.json", "{\"seed\": [");
+    e2e_brick(2, "synth --out s --shape tiny --documents 0");
+    e2e_brick(0, "synth --out s --shape tiny --documents 0 --force");
+    char *forced = e2e_listing("s");
+    ck_assert_str_eq(made, forced);
+    ck_assert_int_eq(mkdir("t", 0777), 0);
+    e2e_write("t/config.json", "{}");
+    e2e_brick(2, "synth --out t --shape tiny --documents 0");
+    e2e_said("config.json is there");
+    e2e_remove("t/config.json");
+    e2e_write("t/synth.json.partial", "{");
+    e2e_brick(0, "synth --out t --shape tiny --documents 0");
+    e2e_brick(2, "synth --out run.yaml --shape tiny");
+    e2e_said("no folder");
+    free(made);
+    free(again);
+    free(forced);
+}
+END_TEST
+
 /* --- memory --- */
 
 /* OpenBLAS below 0.3.30 tries for ever to get its work memory. */
@@ -399,6 +431,7 @@ int main(void)
     tcase_add_test(t, shards_that_are_not_there_are_named);
     tcase_add_loop_test(t, weights_that_are_cut_off_are_refused, 0, 2);
     tcase_add_loop_test(t, hostile_gguf_files_are_refused, 0, HOSTILE);
+    tcase_add_test(t, synth_leaves_folders_of_others_alone);
     tcase_add_test(t, libraries_without_room_to_start_are_told);
     tcase_add_test(t, matrix_products_without_room_are_refused);
     suite_add_tcase(s, t);
