@@ -96,13 +96,19 @@ static bk_status compute(const bk_backend *be, loading *l, const int32_t *ids, b
     return bk_model_pass(*ctx, *b, &(bk_loader){load_block, l}, *h, NULL, err);
 }
 
+bk_status bk_prefix_check(const int32_t *ids, int64_t n, int64_t vocab, bk_error *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return bk_fail(err, BK_EINVAL, "prefix id %d is outside the vocabulary of %lld tokens", ids[i], (long long)vocab);
+    return BK_OK;
+}
+
 bk_status bk_prefix_compute(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t n, bk_prefix *out, bk_error *err)
 {
     const bk_config *cfg = bk_source_config(src);
     *out = (bk_prefix){.n = n, .layers = cfg->layers, .kv_heads = cfg->kv_heads, .head_dim = cfg->head_dim};
-    for (int64_t i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= cfg->vocab)
-            return bk_fail(err, BK_EINVAL, "prefix id %d is outside the vocabulary of %lld tokens", ids[i], (long long)cfg->vocab);
+    BK_TRY(bk_prefix_check(ids, n, cfg->vocab, err));
     if (n == 0) return prefix_alloc(out, err);
     capture c = {.p = out, .err = err};
     loading l = {.src = src, .capture = &c};

@@ -12,7 +12,9 @@ typedef struct bk_prefix {
     float *k, *v; /* [layers, kv_heads, n, head_dim]; NULL when n = 0 */
 } bk_prefix;
 
-/* Runs the ids at positions 0 .. n-1 through the model. Ids outside the vocabulary: BK_EINVAL. n = 0 gives an empty prefix. */
+/* Ids outside the vocabulary: BK_EINVAL, named. */
+bk_status bk_prefix_check(const int32_t *ids, int64_t n, int64_t vocab, bk_error *err) BK_MUST_USE;
+/* Runs the ids at positions 0 .. n-1 through the model. bk_prefix_check looks at them first. n = 0 gives an empty prefix. */
 bk_status bk_prefix_compute(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t n, bk_prefix *out, bk_error *err) BK_MUST_USE;
 void bk_prefix_free(bk_prefix *p);
 /* k and v of one block, for bk_block_set_prefix */

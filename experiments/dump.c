@@ -117,7 +117,7 @@ static bk_status read_text(dump_state *s, bk_error *err)
     bk_text_policy policy = {.parse_special = s->a->parse_special, .strip_bos = s->a->strip_bos, .join = s->a->join};
     BK_TRY(bk_runner_bos(s->a->bos, &policy.bos_auto, err));
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, bk_runner_prefix(&s->runner)->n > 0, &s->text, err));
-    return bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->samples, err);
+    return bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->samples, err) ? bk_error_prefix(err, "%s", s->a->text) : BK_OK;
 }
 
 /* All that the values depend on, beside the model: the ids hold what text, tokenizer and the options about texts made. */

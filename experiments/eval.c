@@ -36,7 +36,8 @@ static bk_status load_calibration(eval_state *s, bool prefixed, int64_t samples,
 {
     bk_text_free(&s->calib_text);
     BK_TRY(bk_lab_text(&s->lab, s->a->calib, &s->policy, prefixed, &s->calib_text, err));
-    return bk_samples_draw(&s->calib_text, seqlen, samples, 0, (uint64_t)s->a->seed, out, err);
+    bk_status st = bk_samples_draw(&s->calib_text, seqlen, samples, 0, (uint64_t)s->a->seed, out, err);
+    return st ? bk_error_prefix(err, "%s", s->a->calib) : BK_OK;
 }
 
 /* --prefix auto: outlier tokens of the calibration text. */
@@ -58,16 +59,13 @@ static bk_status detect_prefix(eval_state *s, int32_t *ids, int64_t *n, bk_error
     return st;
 }
 
-static bk_status find_prefix(eval_state *s, bk_error *err)
+/* What --prefix says: ids, or that they are to be found. */
+static bk_status parse_prefix(const eval_state *s, bool *automatic, int32_t *ids, int64_t *n, bk_error *err)
 {
-    bool automatic;
-    int32_t ids[BK_PREFIX_MAX];
-    int64_t n;
-    BK_TRY(bk_prefix_parse(s->a->prefix ? s->a->prefix : "none", &automatic, ids, &n, err));
-    if (automatic && !s->a->calib)
+    BK_TRY(bk_prefix_parse(s->a->prefix ? s->a->prefix : "none", automatic, ids, n, err));
+    if (*automatic && !s->a->calib)
         return bk_fail(err, BK_EINVAL, "--prefix auto needs --calib: nothing is measured on the evaluation text");
-    if (automatic) BK_TRY(detect_prefix(s, ids, &n, err));
-    return bk_prefix_compute(s->lab.be, s->src, ids, n, &s->prefix, err);
+    return bk_prefix_check(ids, *n, bk_model_config(s->lab.model)->vocab, err);
 }
 
 static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
@@ -78,7 +76,8 @@ static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
                        (long long)s->a->seqlen, (long long)p, (long long)positions);
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &s->policy, prefixed, &s->text, err));
     s->bos = bk_bos_in_force(&s->lab, &s->text, &s->policy, prefixed);
-    BK_TRY(bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err));
+    if (bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err))
+        return bk_error_prefix(err, "%s", s->a->text);
     if (s->windows.n < s->a->windows)
         bk_log(BK_LOG_WARN, "%s has only %lld windows of %lld tokens", s->a->text, (long long)s->windows.n,
                (long long)s->a->seqlen);
@@ -102,6 +101,10 @@ static bk_status eval_raw(eval_state *s, bk_error *err)
     bk_scheme scheme = {0};
     bk_block_quant quant;
     bk_init_options init = {.search = s->a->calib != NULL};
+    bool automatic;
+    int32_t ids[BK_PREFIX_MAX];
+    int64_t n;
+    BK_TRY(parse_prefix(s, &automatic, ids, &n, err));
     BK_TRY(bk_rotation_parse(s->a->rotate, &rotation, err));
     rotation.seed = (uint64_t)s->a->seed;
     if (s->a->scheme) {
@@ -113,7 +116,8 @@ static bk_status eval_raw(eval_state *s, bk_error *err)
                            s->a->scheme);
     }
     BK_TRY(bk_source_open(s->lab.model, &rotation, &s->src, err));
-    BK_TRY(find_prefix(s, err));
+    if (automatic) BK_TRY(detect_prefix(s, ids, &n, err));
+    BK_TRY(bk_prefix_compute(s->lab.be, s->src, ids, n, &s->prefix, err));
     BK_TRY(load_windows(s, s->prefix.n > 0, err));
     bk_progress_begin(&s->progress, "evaluate", 1, 0, bk_model_config(s->lab.model)->layers);
     bk_watch watch = bk_watch_progress(&s->progress);

@@ -50,7 +50,8 @@ static bk_status read_samples(outliers_state *s, bk_error *err)
     BK_TRY(bk_runner_bos(s->a->bos, &policy.bos_auto, err));
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, prefixed, &s->text, err));
     s->report.bos = bk_bos_in_force(&s->lab, &s->text, &policy, prefixed);
-    BK_TRY(bk_samples_draw(&s->text, s->a->seqlen, s->a->samples, 0, (uint64_t)s->a->seed, &s->samples, err));
+    if (bk_samples_draw(&s->text, s->a->seqlen, s->a->samples, 0, (uint64_t)s->a->seed, &s->samples, err))
+        return bk_error_prefix(err, "%s", s->a->text);
     if (s->samples.n < s->a->samples)
         bk_log(BK_LOG_WARN, "%s has %lld of the %lld samples asked for", s->a->text, (long long)s->samples.n,
                (long long)s->a->samples);
@@ -117,6 +118,7 @@ static bk_status find_outliers(outliers_state *s, bk_error *err)
     int64_t layers = bk_model_config(s->lab.model)->layers;
     if (s->a->block >= layers)
         return bk_fail(err, BK_EINVAL, "--block %lld: the model has %lld", (long long)s->a->block, (long long)layers);
+    BK_TRY(bk_prefix_check(s->report.prefix, s->report.n_prefix, bk_model_config(s->lab.model)->vocab, err));
     BK_TRY(check_positions(s, err));
     BK_TRY(read_samples(s, err));
     BK_TRY(run_stage(s, "original", &plain, false, err));

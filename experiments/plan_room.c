@@ -119,7 +119,7 @@ static double disk_free(const char *dir, dev_t *device)
         if (!strcmp(at, "/") || !strcmp(at, ".")) break;
     }
     *device = stat(at, &s) == 0 ? s.st_dev : 0;
-    return statvfs(at, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : UNKNOWN;
+    return statvfs(at, &v) == 0 && v.f_blocks ? (double)v.f_bavail * (double)v.f_frsize : UNKNOWN; /* no blocks: no limit, or no files */
 }
 
 /* Bytes of the files of a folder, of folders in it too. */
@@ -200,5 +200,6 @@ bk_status bk_plan_check(const bk_run_config *c, const bk_sample_counts *samples,
     bk_room room;
     BK_TRY(bk_estimate_run(c, samples, rotation, be, NULL, &e, err));
     bk_room_measure(run_dir, &room);
-    return bk_room_check(&room, &e, run_dir, err);
+    BK_TRY(bk_room_check(&room, &e, run_dir, err));
+    return bk_cache_make(err);
 }

@@ -55,9 +55,9 @@ static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seq
                       bk_samples *out, bk_error *err)
 {
     bk_text text = {0};
-    bk_status st = bk_lab_text(&r->lab, path, &r->policy, prefixed, &text, err);
-    if (!st) st = bk_samples_draw(&text, seqlen, n, skip, draw_seed(r, purpose), out, err);
-    if (st) bk_error_prefix(err, "%s samples of %s", what, path);
+    BK_TRY(bk_lab_text(&r->lab, path, &r->policy, prefixed, &text, err));
+    bk_status st = bk_samples_draw(&text, seqlen, n, skip, draw_seed(r, purpose), out, err);
+    if (st) bk_error_prefix(err, "%s: %s samples", path, what);
     bk_text_free(&text);
     return st ? st : report(r, path, what, out, n, prefixed, err);
 }
@@ -89,9 +89,9 @@ static bk_status load_evaluation(bk_run *r, bool prefixed, bk_error *err)
 {
     const bk_data_config *d = &r->cfg.data.evaluation;
     bk_text text = {0};
-    bk_status st = bk_lab_text(&r->lab, d->text, &r->policy, prefixed, &text, err);
-    if (!st) st = bk_samples_windows(&text, d->seqlen, d->samples, &r->evaluation, err);
-    if (st) bk_error_prefix(err, "evaluation windows of %s", d->text);
+    BK_TRY(bk_lab_text(&r->lab, d->text, &r->policy, prefixed, &text, err));
+    bk_status st = bk_samples_windows(&text, d->seqlen, d->samples, &r->evaluation, err);
+    if (st) bk_error_prefix(err, "%s: evaluation windows", d->text);
     bk_text_free(&text);
     return st ? st : report(r, d->text, "evaluation", &r->evaluation, d->samples < 0 ? r->evaluation.n : d->samples, prefixed, err);
 }

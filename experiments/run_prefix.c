@@ -90,7 +90,6 @@ static bk_status choose(bk_run *r, bk_error *err)
     const char *text;
     if (r->cfg.prefix.mode == BK_PREFIX_NONE) return BK_OK;
     if (r->cfg.prefix.mode == BK_PREFIX_GIVEN) {
-        if (r->cfg.prefix.n_ids > BK_PREFIX_MAX) return bk_fail(err, BK_EINVAL, "prefix: %lld ids, at most %d", (long long)r->cfg.prefix.n_ids, BK_PREFIX_MAX);
         r->choice.n = r->cfg.prefix.n_ids;
         memcpy(r->choice.ids, r->cfg.prefix.ids, (size_t)r->choice.n * sizeof r->choice.ids[0]);
         return BK_OK;

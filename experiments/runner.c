@@ -47,6 +47,7 @@ bk_status bk_runner_open(bk_runner *r, const bk_lab *lab, const bk_runner_choice
     if (automatic)
         return bk_fail(err, BK_EINVAL,
                        "--prefix auto is not possible here: `brick outliers` prints the ids to give instead");
+    BK_TRY(bk_prefix_check(ids, n, bk_model_config(lab->model)->vocab, err));
     BK_TRY(bk_runner_open_raw(r, lab, &rotation, err));
     return bk_runner_set_prefix(r, ids, n, err);
 }

@@ -9,12 +9,13 @@
 #include <stdio.h>
 
 #include "autograd/error.h"
+#include "blocks/outliers.h"
 #include "quant/quantizer.h"
 
 #define BK_PATH_SIZE 4096   /* of a path with its NUL */
 #define BK_WORD_SIZE 64     /* of a scheme, site or joining string with its NUL */
 #define BK_NAME_SIZE 16     /* of a name from a list with its NUL */
-#define BK_PREFIX_IDS 256   /* token ids that a config can name as prefix */
+#define BK_PREFIX_IDS BK_PREFIX_MAX   /* token ids that a config can name as prefix */
 #define BK_SKIP_ENTRIES 512 /* entries of quant.skip */
 #define BK_KEY_LIMIT 128    /* keys of the table */
 
@@ -151,6 +152,8 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */
 bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err) BK_MUST_USE;
+/* What must hold between a config and its model: ids of the prefix inside the vocabulary. */
+bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, bk_error *err) BK_MUST_USE;
 /* The text that a sample set is read from: its own, or the training text. */
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "blocks/prefix.h"
 #include "experiments/schema_priv.h"
 #include "experiments/scheme.h"
 
@@ -27,9 +28,10 @@ void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size
 /* "place: key: message". */
 static bk_status refuse(const bk_run_config *c, bk_status code, const char *key, bk_error *err, const char *message)
 {
-    char place[256];
+    char place[256], text[sizeof err->msg + 80];
     bk_run_config_place(c, key, place, sizeof place);
-    return bk_fail(err, code, "%s: %s: %s", place, key, message);
+    snprintf(text, sizeof text, "%s: %s", key, message);
+    return bk_place_fail(err, code, place, text);
 }
 
 /* Asks the quantizer itself, with a shape that every size fits; what depends on the model's shapes shows when it is read. */
@@ -141,6 +143,13 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
         return refuse(c, BK_EIO, key, err, text);
     }
     return BK_OK;
+}
+
+bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, bk_error *err)
+{
+    bk_error why = {0};
+    if (c->prefix.mode != BK_PREFIX_GIVEN || !bk_prefix_check(c->prefix.ids, c->prefix.n_ids, model->vocab, &why)) return BK_OK;
+    return refuse(c, BK_EINVAL, "prefix.mode", err, why.msg);
 }
 
 bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name)

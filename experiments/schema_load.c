@@ -14,7 +14,7 @@ typedef struct assignment {
     int key; /* index in bk_keys */
     bk_key_source source;
     const bk_yaml *y;
-    const bk_node *value;
+    const bk_yaml_node *value;
 } assignment;
 
 typedef struct loader {
@@ -25,7 +25,7 @@ typedef struct loader {
     bk_error *err;
 } loader;
 
-static bk_status assign(loader *l, int key, bk_key_source source, const bk_yaml *y, const bk_node *value)
+static bk_status assign(loader *l, int key, bk_key_source source, const bk_yaml *y, const bk_yaml_node *value)
 {
     if (l->n == l->room) {
         int room = l->room ? 2 * l->room : 64;
@@ -98,12 +98,12 @@ static const char *nearest_key(const char *path, char *to, size_t size)
     return to;
 }
 
-static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_node *at, const bk_node *value);
+static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_yaml_node *at, const bk_yaml_node *value);
 
-static bk_status walk_map(loader *l, bk_key_source source, const bk_yaml *y, const char *section, const bk_node *map)
+static bk_status walk_map(loader *l, bk_key_source source, const bk_yaml *y, const char *section, const bk_yaml_node *map)
 {
     for (int k = map->child; k >= 0;) {
-        const bk_node *key = &y->node[k], *value = &y->node[key->next];
+        const bk_yaml_node *key = &y->node[k], *value = &y->node[key->next];
         if (key->kind != BK_NODE_SCALAR) return bk_yaml_fail(y, key, l->err, "a key must be a word");
         for (int j = map->child; j != k; j = y->node[y->node[j].next].next)
             if (strcmp(y->node[j].text, key->text) == 0)
@@ -117,12 +117,15 @@ static bk_status walk_map(loader *l, bk_key_source source, const bk_yaml *y, con
 }
 
 /* `at` is the node of the key, for messages. */
-static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_node *at, const bk_node *value)
+static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_yaml_node *at, const bk_yaml_node *value)
 {
     int key = bk_key_find(path);
     if (key >= 0) return assign(l, key, source, y, value);
     char near[192];
+    bool told = !y->lines && at == &y->node[0]; /* "--set key" stands in front */
+    if (!is_section(path) && told) return bk_yaml_fail(y, at, l->err, "unknown key%s", nearest_key(path, near, sizeof near));
     if (!is_section(path)) return bk_yaml_fail(y, at, l->err, "unknown key '%.120s'%s", path, nearest_key(path, near, sizeof near));
+    if (value->kind != BK_NODE_MAP && told) return bk_yaml_fail(y, at, l->err, "a section: set one of its keys (brick run --help-config)");
     if (value->kind != BK_NODE_MAP) return bk_yaml_fail(y, value, l->err, "'%s' is a section: its keys follow, indented", path);
     return walk_map(l, source, y, path, value);
 }

@@ -42,7 +42,7 @@ static bool is_whole(const char *s)
 }
 
 /* A scalar without quotes; `wanted` completes "a ... is expected". */
-static bk_status plain(const target *t, const bk_node *v, const char *wanted)
+static bk_status plain(const target *t, const bk_yaml_node *v, const char *wanted)
 {
     const char *path = t->key->path;
     if (v->kind != BK_NODE_SCALAR)
@@ -52,14 +52,14 @@ static bk_status plain(const target *t, const bk_node *v, const char *wanted)
     return BK_OK;
 }
 
-static bk_status range(const target *t, const bk_node *v, double x)
+static bk_status range(const target *t, const bk_yaml_node *v, double x)
 {
     if (x >= t->key->min && x <= t->key->max) return BK_OK;
     return FAIL(t, v, "%s: %s is not in the range %.10g to %.10g", t->key->path, v->text, t->key->min, t->key->max);
 }
 
 /* Index of the word among the key's choices. */
-static bk_status choice(const target *t, const bk_node *v, const char *word, int *out)
+static bk_status choice(const target *t, const bk_yaml_node *v, const char *word, int *out)
 {
     bk_choices c;
     bk_choices_of(t->key->choices, &c);
@@ -70,7 +70,7 @@ static bk_status choice(const target *t, const bk_node *v, const char *word, int
     return FAIL(t, v, "%s: '%.60s' is not one of %s%s", t->key->path, word, t->key->choices, near);
 }
 
-static bk_status whole(const target *t, const bk_node *v, int64_t *out)
+static bk_status whole(const target *t, const bk_yaml_node *v, int64_t *out)
 {
     BK_TRY(plain(t, v, "a whole number"));
     if (!is_whole(v->text)) {
@@ -87,7 +87,7 @@ static bk_status whole(const target *t, const bk_node *v, int64_t *out)
     return range(t, v, (double)n);
 }
 
-static bk_status set_bool(const target *t, const bk_node *v)
+static bk_status set_bool(const target *t, const bk_yaml_node *v)
 {
     BK_TRY(plain(t, v, "true or false"));
     bool yes = strcmp(v->text, "true") == 0;
@@ -97,12 +97,12 @@ static bk_status set_bool(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status set_int(const target *t, const bk_node *v)
+static bk_status set_int(const target *t, const bk_yaml_node *v)
 {
     return whole(t, v, t->field);
 }
 
-static bk_status set_bits(const target *t, const bk_node *v)
+static bk_status set_bits(const target *t, const bk_yaml_node *v)
 {
     int64_t n;
     int unused;
@@ -112,7 +112,7 @@ static bk_status set_bits(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status set_real(const target *t, const bk_node *v)
+static bk_status set_real(const target *t, const bk_yaml_node *v)
 {
     BK_TRY(plain(t, v, "a number"));
     if (!is_number(v->text)) return FAIL(t, v, "%s: a number is expected, not '%.60s'", t->key->path, v->text);
@@ -123,7 +123,7 @@ static bk_status set_real(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status text_of(const target *t, const bk_node *v, char *to, size_t size)
+static bk_status text_of(const target *t, const bk_yaml_node *v, char *to, size_t size)
 {
     if (v->kind != BK_NODE_SCALAR)
         return FAIL(t, v, "%s: text is expected, not a %s", t->key->path, v->kind == BK_NODE_LIST ? "list" : "map");
@@ -135,24 +135,24 @@ static bk_status text_of(const target *t, const bk_node *v, char *to, size_t siz
     return BK_OK;
 }
 
-static bk_status set_word(const target *t, const bk_node *v)
+static bk_status set_word(const target *t, const bk_yaml_node *v)
 {
     return text_of(t, v, t->field, BK_WORD_SIZE);
 }
 
-static bk_status set_path(const target *t, const bk_node *v)
+static bk_status set_path(const target *t, const bk_yaml_node *v)
 {
     return text_of(t, v, t->field, BK_PATH_SIZE);
 }
 
-static bk_status set_enum(const target *t, const bk_node *v)
+static bk_status set_enum(const target *t, const bk_yaml_node *v)
 {
     char word[BK_WORD_SIZE];
     BK_TRY(text_of(t, v, word, sizeof word));
     return choice(t, v, word, t->field);
 }
 
-static bk_status set_either(const target *t, const bk_node *v)
+static bk_status set_either(const target *t, const bk_yaml_node *v)
 {
     char word[BK_WORD_SIZE];
     int which;
@@ -162,7 +162,7 @@ static bk_status set_either(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status set_name(const target *t, const bk_node *v)
+static bk_status set_name(const target *t, const bk_yaml_node *v)
 {
     char word[BK_WORD_SIZE];
     int unused;
@@ -172,7 +172,7 @@ static bk_status set_name(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status set_windows(const target *t, const bk_node *v)
+static bk_status set_windows(const target *t, const bk_yaml_node *v)
 {
     if (v->kind == BK_NODE_SCALAR && strcmp(v->text, "all") == 0) {
         *(int64_t *)t->field = -1;
@@ -182,21 +182,21 @@ static bk_status set_windows(const target *t, const bk_node *v)
 }
 
 /* Elements of a list value, one after the other. */
-static const bk_node *first(const bk_yaml *y, const bk_node *v)
+static const bk_yaml_node *first(const bk_yaml *y, const bk_yaml_node *v)
 {
     return v->child < 0 ? NULL : &y->node[v->child];
 }
 
-static const bk_node *after(const bk_yaml *y, const bk_node *v)
+static const bk_yaml_node *after(const bk_yaml *y, const bk_yaml_node *v)
 {
     return v->next < 0 ? NULL : &y->node[v->next];
 }
 
-static bk_status set_flags(const target *t, const bk_node *v)
+static bk_status set_flags(const target *t, const bk_yaml_node *v)
 {
     if (v->kind != BK_NODE_LIST) return FAIL(t, v, "%s: a list is expected, such as [%s]", t->key->path, "ppl");
     unsigned flags = 0;
-    for (const bk_node *e = first(t->y, v); e; e = after(t->y, e)) {
+    for (const bk_yaml_node *e = first(t->y, v); e; e = after(t->y, e)) {
         char word[BK_WORD_SIZE];
         int bit;
         BK_TRY(text_of(t, e, word, sizeof word));
@@ -208,7 +208,7 @@ static bk_status set_flags(const target *t, const bk_node *v)
     return BK_OK;
 }
 
-static bk_status set_prefix(const target *t, const bk_node *v)
+static bk_status set_prefix(const target *t, const bk_yaml_node *v)
 {
     bk_run_config *c = (bk_run_config *)((char *)t->field - offsetof(bk_run_config, prefix));
     int64_t n = 0;
@@ -217,7 +217,7 @@ static bk_status set_prefix(const target *t, const bk_node *v)
         BK_TRY(text_of(t, v, word, sizeof word));
         BK_TRY(choice(t, v, word, &c->prefix.mode));
     } else {
-        for (const bk_node *e = first(t->y, v); e; e = after(t->y, e)) {
+        for (const bk_yaml_node *e = first(t->y, v); e; e = after(t->y, e)) {
             int64_t id = 0;
             if (n == BK_PREFIX_IDS) return FAIL(t, e, "%s: more than %d ids", t->key->path, BK_PREFIX_IDS);
             BK_TRY(whole(t, e, &id));
@@ -242,7 +242,7 @@ static size_t skip_names(const char *names[SKIP_NAMES])
     return n;
 }
 
-static bk_status check_skip_name(const target *t, const bk_node *v, const char *name)
+static bk_status check_skip_name(const target *t, const bk_yaml_node *v, const char *name)
 {
     const char *names[SKIP_NAMES];
     size_t n = skip_names(names);
@@ -253,14 +253,14 @@ static bk_status check_skip_name(const target *t, const bk_node *v, const char *
     return FAIL(t, v, "%s: '%.60s' is no quantized site and no linear (brick list sites)%s", t->key->path, name, near);
 }
 
-static bk_status set_skip_entry(const target *t, const bk_node *map, bk_skip_entry *out)
+static bk_status set_skip_entry(const target *t, const bk_yaml_node *map, bk_skip_entry *out)
 {
     static const char *const known[] = {"block", "site"};
     *out = (bk_skip_entry){.block = -1};
     bool seen[2] = {false, false};
     if (map->kind != BK_NODE_MAP) return FAIL(t, map, "%s: a map is expected, such as {block: 0, site: down_in}", t->key->path);
-    for (const bk_node *k = first(t->y, map); k;) {
-        const bk_node *v = after(t->y, k);
+    for (const bk_yaml_node *k = first(t->y, map); k;) {
+        const bk_yaml_node *v = after(t->y, k);
         const char *name = k->kind == BK_NODE_SCALAR ? k->text : "";
         int which = strcmp(name, "block") == 0 ? 0 : strcmp(name, "site") == 0 ? 1 : -1;
         char near[128];
@@ -279,12 +279,12 @@ static bk_status set_skip_entry(const target *t, const bk_node *map, bk_skip_ent
     return seen[0] || seen[1] ? BK_OK : FAIL(t, map, "%s: an empty entry: name a block, a site or both", t->key->path);
 }
 
-static bk_status set_skip(const target *t, const bk_node *v)
+static bk_status set_skip(const target *t, const bk_yaml_node *v)
 {
     bk_run_config *c = (bk_run_config *)((char *)t->field - offsetof(bk_run_config, quant.n_skip));
     if (v->kind != BK_NODE_LIST) return FAIL(t, v, "%s: a list is expected, such as [{block: 0, site: down_in}]", t->key->path);
     int64_t n = 0;
-    for (const bk_node *e = first(t->y, v); e; e = after(t->y, e)) {
+    for (const bk_yaml_node *e = first(t->y, v); e; e = after(t->y, e)) {
         if (n == BK_SKIP_ENTRIES) return FAIL(t, e, "%s: more than %d entries", t->key->path, BK_SKIP_ENTRIES);
         BK_TRY(set_skip_entry(t, e, &c->quant.skip[n]));
         n++;
@@ -429,7 +429,7 @@ static void print_skip(FILE *to, const void *field, const bk_key *key)
 
 /* One line per bk_key_type, in its order. */
 static const struct {
-    bk_status (*set)(const target *t, const bk_node *v);
+    bk_status (*set)(const target *t, const bk_yaml_node *v);
     void (*print)(FILE *to, const void *field, const bk_key *key);
 } types[] = {
     [BK_KEY_BOOL] = {set_bool, print_bool},
@@ -447,7 +447,7 @@ static const struct {
     [BK_KEY_SKIP] = {set_skip, print_skip},
 };
 
-bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_node *v, bk_error *err)
+bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err)
 {
     target t = {(char *)c + key->offset, key, y, err};
     return types[key->type].set(&t, v);

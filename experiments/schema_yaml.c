@@ -9,23 +9,31 @@
 #define MAX_DEPTH 8     /* a config has 3 */
 #define MAX_NODES 20000 /* many times the keys and list entries that there can be */
 
-bk_status bk_yaml_fail(const bk_yaml *y, const bk_node *at, bk_error *err, const char *fmt, ...)
+bk_status bk_place_fail(bk_error *err, bk_status code, const char *place, const char *text)
+{
+    const char *blank = strrchr(place, ' '), *key = blank ? blank + 1 : place;
+    size_t n = strlen(key);
+    if (strncmp(place, "--set ", 6) == 0 && strncmp(text, key, n) == 0 && strchr(": ", text[n])) return bk_fail(err, code, "--set %s", text);
+    return bk_fail(err, code, "%.200s: %s", place, text);
+}
+
+bk_status bk_yaml_fail(const bk_yaml *y, const bk_yaml_node *at, bk_error *err, const char *fmt, ...)
 {
     char text[768];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (!y->lines) return bk_fail(err, BK_EINVAL, "%.200s: %s", y->name, text);
+    if (!y->lines) return bk_place_fail(err, BK_EINVAL, y->name, text);
     return bk_fail(err, BK_EINVAL, "%.200s:%d:%d: %s", y->name, at ? at->line : 1, at ? at->column : 1, text);
 }
 
-static bk_status append(bk_yaml *y, const bk_node *at, bk_error *err)
+static bk_status append(bk_yaml *y, const bk_yaml_node *at, bk_error *err)
 {
     if (y->n == MAX_NODES) return bk_yaml_fail(y, at, err, "more than %d values: no config is that long", MAX_NODES);
     if (y->n == y->room) {
         int room = y->room ? 2 * y->room : 64;
-        bk_node *more = realloc(y->node, (size_t)room * sizeof *more);
+        bk_yaml_node *more = realloc(y->node, (size_t)room * sizeof *more);
         if (!more) return bk_fail(err, BK_ENOMEM, "%.200s: no memory for the config", y->name);
         y->node = more;
         y->room = room;
@@ -34,7 +42,7 @@ static bk_status append(bk_yaml *y, const bk_node *at, bk_error *err)
     return BK_OK;
 }
 
-static bk_status fill_scalar(bk_yaml *y, bk_node *n, const yaml_event_t *event, bk_error *err)
+static bk_status fill_scalar(bk_yaml *y, bk_yaml_node *n, const yaml_event_t *event, bk_error *err)
 {
     const char *value = (const char *)event->data.scalar.value;
     size_t len = event->data.scalar.length;
@@ -45,7 +53,7 @@ static bk_status fill_scalar(bk_yaml *y, bk_node *n, const yaml_event_t *event, 
     return n->text ? BK_OK : bk_fail(err, BK_ENOMEM, "%.200s: no memory for the config", y->name);
 }
 
-static bk_status refuse_extras(const bk_yaml *y, const bk_node *n, const yaml_event_t *event, bk_error *err)
+static bk_status refuse_extras(const bk_yaml *y, const bk_yaml_node *n, const yaml_event_t *event, bk_error *err)
 {
     const yaml_char_t *anchor = NULL, *tag = NULL;
     if (event->type == YAML_SCALAR_EVENT) anchor = event->data.scalar.anchor, tag = event->data.scalar.tag;
@@ -63,7 +71,7 @@ typedef struct open_node {
 
 static bk_status take_event(bk_yaml *y, const yaml_event_t *event, open_node *open, int *depth, int *documents, bk_error *err)
 {
-    bk_node here = {.child = -1, .next = -1, .line = (int)event->start_mark.line + 1, .column = (int)event->start_mark.column + 1};
+    bk_yaml_node here = {.child = -1, .next = -1, .line = (int)event->start_mark.line + 1, .column = (int)event->start_mark.column + 1};
     switch (event->type) {
     case YAML_ALIAS_EVENT: return bk_yaml_fail(y, &here, err, "aliases (*%.40s) are not used in configs: write the value out",
                                                (const char *)event->data.alias.anchor);
@@ -80,7 +88,7 @@ static bk_status take_event(bk_yaml *y, const yaml_event_t *event, open_node *op
     if (*depth == MAX_DEPTH) return bk_yaml_fail(y, &here, err, "nested deeper than %d levels", MAX_DEPTH);
     BK_TRY(append(y, &here, err));
     int index = y->n - 1;
-    bk_node *n = &y->node[index];
+    bk_yaml_node *n = &y->node[index];
     if (*depth > 0) {
         open_node *parent = &open[*depth - 1];
         if (parent->last < 0)
@@ -112,7 +120,7 @@ static bool tab_near(const char *text, size_t len, int line)
 static bk_status parser_failed(const bk_yaml *y, const yaml_parser_t *p, const char *text, size_t len, bk_error *err)
 {
     if (p->error == YAML_MEMORY_ERROR) return bk_fail(err, BK_ENOMEM, "%.200s: no memory for the config", y->name);
-    bk_node at = {.line = (int)p->problem_mark.line + 1, .column = (int)p->problem_mark.column + 1};
+    bk_yaml_node at = {.line = (int)p->problem_mark.line + 1, .column = (int)p->problem_mark.column + 1};
     if (p->error == YAML_READER_ERROR) {
         at.line = at.column = 1;
         for (size_t i = 0; i < p->problem_offset && i < len; i++) {

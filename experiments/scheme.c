@@ -1,7 +1,10 @@
 #include "experiments/scheme.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "experiments/suggest.h"
 
 /* Every method names the same keys, so that `--set method=...` replaces one by another completely. */
 #define METHOD(r, prefix, search, epochs, step)                                                                                      \
@@ -35,9 +38,27 @@ const bk_method *bk_method_find(const char *name)
 
 #define GRAMMAR "a scheme is W<bits>A<bits>[KV<bits>]-static|dynamic[-asym] or W<bits>A16[-g<size>], as W4A4KV4-static or W3A16-g128"
 
+/* Letters as schemes have them: large up to the first '-', small behind it. */
+static void as_written(const char *text, char *to, size_t size)
+{
+    bool large = true;
+    size_t n = 0;
+    for (; text[n] && n + 1 < size; n++) {
+        large = large && text[n] != '-';
+        to[n] = (char)(large ? toupper((unsigned char)text[n]) : tolower((unsigned char)text[n]));
+    }
+    to[n] = 0;
+}
+
 static bk_status wrong(bk_error *err, const char *text, const char *what)
 {
-    return bk_fail(err, BK_EINVAL, "scheme '%.60s': %s; " GRAMMAR, text, what);
+    char near[128], fixed[64];
+    bk_scheme meant;
+    as_written(text, fixed, sizeof fixed);
+    bool letters_only = strcmp(fixed, text) != 0 && !bk_scheme_parse(fixed, &meant, NULL);
+    const char *const one[] = {fixed};
+    bk_suggest_text(text, letters_only ? one : bk_common_schemes, letters_only ? 1 : (size_t)bk_common_scheme_count, near, sizeof near);
+    return bk_fail(err, BK_EINVAL, "scheme '%.60s': %s%s (" GRAMMAR ")", text, what, near);
 }
 
 static bool take(const char **p, const char *word)

@@ -16,6 +16,11 @@ const char *bk_cache_root(void)
     return root && *root ? root : "cache";
 }
 
+bk_status bk_cache_make(bk_error *err)
+{
+    return bk_mkdir_p(bk_cache_root(), err) ? bk_error_prefix(err, "the folder of stages (BRICK_CACHE moves it)") : BK_OK;
+}
+
 static bk_status hash_of(const char *name, const char *depends, char hex[65], bk_error *err)
 {
     bk_sha256 *h = bk_sha256_new();
@@ -57,7 +62,7 @@ bk_status bk_stage_open(bk_stage *s, const char *name, const char *depends, bk_e
     snprintf(s->work, sizeof s->work, "%s/%s-%.16s.partial", root, name, s->hash);
     s->done = bk_is_dir(s->dir);
     if (s->done) return BK_OK;
-    BK_TRY(bk_mkdir_p(root, err));
+    BK_TRY(bk_cache_make(err));
     BK_TRY(take_lock(s, err));
     s->done = bk_is_dir(s->dir); /* another process may have made it meanwhile */
     if (s->done) return BK_OK;

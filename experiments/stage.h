@@ -19,6 +19,8 @@ typedef struct bk_stage {
 
 /* The folder of all stages: BRICK_CACHE, else "cache". */
 const char *bk_cache_root(void);
+/* Makes it. */
+bk_status bk_cache_make(bk_error *err) BK_MUST_USE;
 /* Finds the stage, or opens an empty work folder for it. `depends` is all that it depends on, as text; another process that makes the same stage
  * is waited for. */
 bk_status bk_stage_open(bk_stage *s, const char *name, const char *depends, bk_error *err) BK_MUST_USE;

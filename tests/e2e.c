@@ -130,6 +130,7 @@ void e2e_stop_at(const char *at, int sig)
         unsetenv("LD_PRELOAD");
         return;
     }
+    ck_assert_msg(access(preload, R_OK) == 0, "%s is not there: `make test-build` builds it", preload);
     setenv("LD_PRELOAD", preload, 1);
     setenv("STOP_AT", at, 1);
     setenv("STOP_SIGNAL", number, 1);

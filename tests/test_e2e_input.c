@@ -254,13 +254,48 @@ START_TEST(text_without_a_window_is_refused)
     static const char *const texts[] = {"", "x", "\n\n\n", "fifteen letters"};
     e2e_write("short.txt", texts[_i]);
     e2e_brick(2, "run run.yaml --set data.evaluation.text=short.txt --out a");
-    e2e_said("short.txt");
+    e2e_said("brick: short.txt: evaluation windows: not one window of ");
+    e2e_brick(2, "eval --model ../m --text short.txt --seqlen 32");
+    e2e_said("brick: short.txt: not one window of 32 tokens: the text has ");
     e2e_brick(2, "run run.yaml --set data.training.text=short.txt --out b");
     e2e_said("short.txt");
     e2e_brick(2, "run run.yaml --set data.calibration.text=short.txt --out c");
     e2e_said("short.txt");
     e2e_brick(2, "run run.yaml --set data.detection.text=short.txt --out d");
     e2e_said("short.txt");
+}
+END_TEST
+
+START_TEST(line_without_a_text_is_told_by_line_and_column)
+{
+    e2e_write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\" x}\n");
+    e2e_brick(3, "eval --model ../m --text bad.jsonl --seqlen 32");
+    e2e_said("brick: bad.jsonl:2:14: ");
+    e2e_brick(3, "run run.yaml --set data.evaluation.text=bad.jsonl --out a");
+    e2e_said("brick: bad.jsonl:2:14: ");
+}
+END_TEST
+
+START_TEST(stages_without_a_folder_are_refused_before_any_work)
+{
+    setenv("BRICK_CACHE", "/proc/none", 1);
+    e2e_brick(3, "run run.yaml --out a");
+    e2e_said("BRICK_CACHE");
+    e2e_said("/proc/none: cannot create the folder");
+    e2e_silent("samples of");
+}
+END_TEST
+
+static const char *const prefixed[] = {"eval --model ../m --text ../m/eval.txt", "outliers --model ../m --text ../m/eval.txt", "generate --model ../m --prompt a",
+                                       "dump --model ../m --text ../m/eval.txt --sites key --out x.h5"};
+
+START_TEST(prefix_outside_the_vocabulary_is_refused_before_any_work)
+{
+    e2e_brick(2, "%s --prefix 46,258", prefixed[_i]);
+    e2e_said("brick: prefix id 258 is outside the vocabulary of 258 tokens");
+    e2e_brick(2, "%s run.yaml --set prefix.mode=[46,258]", _i % 2 ? "plan" : "run");
+    e2e_said("brick: --set prefix.mode: prefix id 258 is outside");
+    e2e_silent("samples of");
 }
 END_TEST
 
@@ -425,6 +460,9 @@ int main(void)
     tcase_add_test(t, a_refused_run_leaves_its_folder_free);
     tcase_add_test(t, groups_of_one_are_legal);
     tcase_add_loop_test(t, text_without_a_window_is_refused, 0, 4);
+    tcase_add_test(t, line_without_a_text_is_told_by_line_and_column);
+    tcase_add_test(t, stages_without_a_folder_are_refused_before_any_work);
+    tcase_add_loop_test(t, prefix_outside_the_vocabulary_is_refused_before_any_work, 0, sizeof prefixed / sizeof prefixed[0]);
     tcase_add_test(t, fewer_samples_than_asked_are_reported);
     tcase_add_test(t, a_tokenizer_without_bos_is_legal);
     tcase_add_test(t, bos_in_the_text_behind_a_prefix_is_told);

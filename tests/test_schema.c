@@ -265,6 +265,22 @@ START_TEST(bad_set_names_itself)
 }
 END_TEST
 
+static const struct {
+    const char *set, *says;
+} once[] = {
+    {"train.batch=0", "--set train.batch: 0 is not in the range 1 to 1000000"}, {"train.epochs=x", "--set train.epochs: a whole number is expected, not 'x'"},
+    {"train.epcohs=5", "--set train.epcohs: unknown key, did you mean 'train.epochs'?"}, {"scheme=W9", "--set scheme 'W9': "},
+    {"train=5", "--set train: a section"},
+    {"train={epcohs: 5}", "--set train: unknown key 'train.epcohs', did you mean 'train.epochs'?"},
+};
+
+START_TEST(bad_set_names_its_key_once)
+{
+    ck_assert_int_eq(parse_set("model: x\n", once[_i].set), BK_EINVAL);
+    ck_assert_msg(strncmp(err.msg, once[_i].says, strlen(once[_i].says)) == 0, "'%s', not '%s'", err.msg, once[_i].says);
+}
+END_TEST
+
 START_TEST(set_takes_text_as_typed)
 {
     ck_assert_int_eq(parse_set("seed: 1\n", "model=/a b: #c"), BK_OK);
@@ -458,6 +474,7 @@ int main(void)
     tcase_add_test(t, what_a_later_layer_overrides_must_still_be_right);
     tcase_add_test(t, weight_only_scheme_leaves_online_rotations_out);
     tcase_add_test(t, environment_goes_before_the_config_and_set_before_both);
+    tcase_add_loop_test(t, bad_set_names_its_key_once, 0, (int)(sizeof once / sizeof once[0]));
     tcase_add_loop_test(t, bad_set_names_itself, 0, COUNT(bad_set));
     tcase_add_test(t, set_takes_text_as_typed);
     tcase_add_loop_test(t, written_config_reads_back_the_same, 0, COUNT(round_trips));

@@ -100,6 +100,21 @@ START_TEST(bad_scheme_says_what_is_wrong)
 }
 END_TEST
 
+static const struct {
+    const char *text, *meant;
+} near[] = {{"w4a4kv4-static", "W4A4KV4-static"}, {"w3a5Kv7-DYNAMIC-Asym", "W3A5KV7-dynamic-asym"}, {"w3a16-G64", "W3A16-g64"},
+            {"W4A4KV4-statc", "W4A4KV4-static"},  {"w4a4kv4-statc", "W4A4KV4-static"}};
+
+START_TEST(nearly_a_scheme_is_told_the_right_one)
+{
+    bk_error err = {0};
+    char words[64];
+    snprintf(words, sizeof words, ", did you mean '%s'? (", near[_i].meant);
+    ck_assert_int_eq(bk_scheme_parse(near[_i].text, &s, &err), BK_EINVAL);
+    ck_assert_msg(strstr(err.msg, words) != NULL, "no \"%s\" in: %s", words, err.msg);
+}
+END_TEST
+
 START_TEST(common_schemes_parse_and_describe_themselves)
 {
     for (int i = 0; i < bk_common_scheme_count; i++) {
@@ -142,6 +157,7 @@ int main(void)
     tcase_add_test(t, asym_is_for_all_but_weights);
     tcase_add_test(t, weight_only_scheme);
     tcase_add_loop_test(t, bad_scheme_says_what_is_wrong, 0, (int)(sizeof bad / sizeof bad[0]));
+    tcase_add_loop_test(t, nearly_a_scheme_is_told_the_right_one, 0, (int)(sizeof near / sizeof near[0]));
     tcase_add_test(t, common_schemes_parse_and_describe_themselves);
     tcase_add_test(t, description_is_cut_to_fit);
     tcase_add_test(t, methods_name_the_same_keys);
