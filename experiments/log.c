@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "experiments/printable.h"
 #include "experiments/progress.h"
 #include "experiments/suggest.h"
 
@@ -49,11 +50,12 @@ static void write_stderr(bk_log_level level, const char *text)
 
 void bk_log(bk_log_level level, const char *fmt, ...)
 {
-    char text[2048];
+    char line[2048], text[4096]; /* names of files and their contents may hold what a terminal would obey */
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    bk_visible(line, strlen(line), text, sizeof text);
     if (bk_log_enabled(level)) {
         bk_progress_clear_line();
         write_stderr(level, text);

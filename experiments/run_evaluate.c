@@ -7,6 +7,7 @@
 
 #include "blocks/params_file.h"
 #include "experiments/log.h"
+#include "experiments/printable.h"
 #include "experiments/run.h"
 
 static const char fp_row[] = "fp", fp_prefix_row[] = "fp+prefix", final_row[] = "+training";
@@ -197,8 +198,10 @@ static void print_table(const bk_json *summary)
         double ppl = bk_json_num(bk_json_get(row, "ppl"), NAN);
         printf("%-30s %12.4f %14.4f\n", bk_json_str(bk_json_get(row, "row"), ""), ppl, log(ppl / fp));
     }
-    printf("\n%s, %s, %s; prefix of %zu tokens\n", bk_json_str(bk_json_get(summary, "model"), ""), bk_json_str(bk_json_get(summary, "scheme"), ""),
-           bk_json_str(bk_json_get(summary, "protocol"), ""), bk_json_size(prefix));
+    char line[1024], shown[1024];
+    snprintf(line, sizeof line, "%s, %s, %s; prefix of %zu tokens", bk_json_str(bk_json_get(summary, "model"), ""),
+             bk_json_str(bk_json_get(summary, "scheme"), ""), bk_json_str(bk_json_get(summary, "protocol"), ""), bk_json_size(prefix));
+    printf("\n%s\n", bk_visible(line, strlen(line), shown, sizeof shown));
 }
 
 bk_status bk_run_print_result(const bk_run *r, bool json, bk_error *err)

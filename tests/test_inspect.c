@@ -89,6 +89,20 @@ START_TEST(the_tree_names_everything)
 }
 END_TEST
 
+/* Bytes of a file that a terminal would obey, or that are no text. */
+START_TEST(strings_of_the_file_are_escaped)
+{
+    const bk_store_meta meta = {.schema = "brick.dump", .model = "tiny\xff\xfe", .config = "{\"a\": \"\\n\"}\x1b[31m\xc2\x9b\xe2\x80\xae"};
+    bk_store *s;
+    OK(bk_store_create(&s, path, &meta, 0, &err));
+    OK(bk_store_commit(s, &err));
+    char *t = shown(NULL, false);
+    HAS(t, "model = tiny\\xff\\xfe\n");
+    HAS(t, "config = {\"a\": \"\\n\"}\\x1b[31m\\u{9b}\\u{202e}\n");
+    free(t);
+}
+END_TEST
+
 START_TEST(outliers_are_found_where_they_are)
 {
     char *t = shown("/blocks/000/sites/down_in", false);
@@ -220,6 +234,7 @@ int main(void)
     TCase *tc = tcase_create("inspect");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, the_tree_names_everything);
+    tcase_add_test(tc, strings_of_the_file_are_escaped);
     tcase_add_test(tc, outliers_are_found_where_they_are);
     tcase_add_test(tc, json_holds_the_same);
     tcase_add_test(tc, what_is_not_finite_is_counted);

@@ -213,9 +213,10 @@ START_TEST(log_file_gets_what_is_said)
     ck_assert_int_eq(bk_log_open(path, &err), BK_OK);
     bk_log(BK_LOG_WARN, "block %d", 7);
     bk_log(BK_LOG_TRACE, "nothing");
+    bk_log(BK_LOG_WARN, "\x1b[31m\xff \"\\n\"");
     ck_assert_int_eq(bk_log_close(&err), BK_OK);
     ck_assert_int_gt(read(fd, text, sizeof text - 1), 0);
-    ck_assert_str_eq(text, "warn  block 7\n");
+    ck_assert_str_eq(text, "warn  block 7\nwarn  \\x1b[31m\\xff \"\\n\"\n");
     close(fd);
     unlink(path);
 }
