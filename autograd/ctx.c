@@ -265,9 +265,13 @@ bk_tensor *bk_apply(bk_ctx *ctx, const bk_op *op, bk_tensor *const *in, int n_in
 
 /* --- backward --- */
 
+/* A gradient made here lives as long as the step, and so does the result of a node. A leaf may outlive both. */
 static bk_status ensure_grad(bk_ctx *ctx, bk_tensor *t)
 {
     if (t->grad) return BK_OK;
+    if (!t->from)
+        return bk_fail(ctx->err, BK_EINVAL, "backward: %s is a leaf that wants a gradient and has no tensor for it: give it one (bk_tensor_create)",
+                       t->name ? t->name : "unnamed");
     t->grad = bk_real_new(ctx, t->ndim, t->dim, t->name);
     if (!t->grad) return bk_ctx_status(ctx);
     return bk_k_fill(ctx, &(bk_fill_args){.n = bk_numel(t), .x = t->grad->data});

@@ -22,7 +22,7 @@ typedef struct bk_tensor {
     int ndim;
     int64_t dim[BK_MAX_DIM], stride[BK_MAX_DIM]; /* outermost first, in elements; all ops want contiguous tensors */
     void *data;                                  /* backend memory; NULL during a dry run */
-    struct bk_tensor *grad;                      /* same shape; made when backward first touches it (parameters bring theirs) */
+    struct bk_tensor *grad;                      /* same shape; leaves bring theirs, others get one of the step from backward */
     struct bk_node *from;                        /* the node that computed it, NULL for leaves */
     bool requires_grad;
     const char *name; /* for messages; borrowed */
@@ -78,7 +78,8 @@ void bk_step_release(bk_ctx *ctx, size_t mark);
 bk_tensor *bk_tensor_new(bk_ctx *ctx, bk_dtype dtype, int ndim, const int64_t *dim, const char *name);
 bk_tensor *bk_real_new(bk_ctx *ctx, int ndim, const int64_t *dim, const char *name);
 
-/* Back-propagates from y with cotangent dy (NULL: y has one element and dy = 1). Gradients accumulate in leaves that require them. */
+/* Back-propagates from y with cotangent dy (NULL: y has one element and dy = 1). Gradients accumulate in leaves that require them; one
+ * that brings no tensor for it is BK_EINVAL. */
 bk_status bk_backward(bk_ctx *ctx, bk_tensor *y, const bk_tensor *dy) BK_MUST_USE;
 
 /* Gradient checks only (ref): see bk_freeze. */

@@ -257,6 +257,24 @@ START_TEST(shared_values_add_their_gradients)
 }
 END_TEST
 
+/* A gradient from the step's memory would dangle in a leaf that outlives the step. */
+START_TEST(leaf_without_a_tensor_for_its_gradient_is_refused)
+{
+    const bk_backend *be = backend(_i);
+    bk_error err = {0};
+    bk_ctx *ctx = bk_ctx_new(be, &err);
+    bk_tensor *a = leaf(be, 5, 2, true, &err), *b = leaf(be, 5, 10, false, &err), *dy = leaf(be, 5, 4, false, &err);
+    b->requires_grad = true;
+    bk_ctx_record(ctx, true);
+    ck_assert_int_eq(bk_backward(ctx, diamond(ctx, a, b), dy), BK_EINVAL);
+    ck_assert_msg(strstr(err.msg, "leaf") != NULL, "%s", err.msg);
+    bk_step_begin(ctx);
+    ck_assert_ptr_null(b->grad); /* nothing of the step before is left in it */
+    drop(be, a), drop(be, b), drop(be, dy);
+    bk_ctx_free(ctx);
+}
+END_TEST
+
 START_TEST(only_what_wants_a_gradient_gets_one)
 {
     const bk_backend *be = backend(_i);
@@ -513,6 +531,7 @@ int main(void)
     suite_add_tcase(s, t);
     t = tcase_create("contexts");
     tcase_add_loop_test(t, shared_values_add_their_gradients, 0, BACKENDS);
+    tcase_add_loop_test(t, leaf_without_a_tensor_for_its_gradient_is_refused, 0, BACKENDS);
     tcase_add_loop_test(t, only_what_wants_a_gradient_gets_one, 0, BACKENDS);
     tcase_add_test(t, builders_are_sticky);
     tcase_add_test(t, inputs_are_checked);
