@@ -62,7 +62,7 @@ static bk_status estimate(plan *p, bk_error *err)
 {
     const bk_backend *be = bk_runner_backend(p->cfg.backend, p->cfg.threads, err);
     if (!be) return err->code;
-    BK_TRY(bk_run_config_check_model(&p->cfg, &p->shapes, err));
+    BK_TRY(bk_run_config_check_model(&p->cfg, &p->shapes, bk_estimate_prefix(&p->cfg), err));
     BK_TRY(bk_plan_quantizers(&p->cfg, &p->shapes, err));
     BK_TRY(make_rotation(p, err));
     BK_TRY(bk_rates_measure(p->rotation, be, &p->rates, err));

@@ -54,8 +54,6 @@ void bk_run_close(bk_run *r);
 /* Parts, in the order in which they run (run_*.c). */
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
-/* Sequences behind a prefix of so many tokens must fit the model's positions. */
-bk_status bk_run_check_lengths(const bk_run *r, int64_t prefix, bk_error *err) BK_MUST_USE;
 bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_equivalence(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_find_prefix(bk_run *r, bk_error *err) BK_MUST_USE;

@@ -28,29 +28,6 @@ static bk_status report(const bk_run *r, const char *path, const char *what, con
     return bk_fail(err, BK_EINVAL, "%s: %lld of %lld samples (strict)", what, (long long)s->n, (long long)asked);
 }
 
-bk_status bk_run_check_lengths(const bk_run *r, int64_t prefix, bk_error *err)
-{
-    const bk_run_config *c = &r->cfg;
-    bool own = *c->data.calibration.text;
-    const struct {
-        bool used;
-        const char *key;
-        int64_t tokens;
-    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen},
-               {own, "data.calibration.seqlen", c->data.calibration.seqlen + prefix},
-               {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen + prefix},
-               {true, "data.evaluation.seqlen", c->data.evaluation.seqlen + prefix}};
-    int64_t limit = bk_model_config(r->lab.model)->max_positions;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        char place[256];
-        if (!all[i].used || all[i].tokens <= limit) continue;
-        bk_run_config_place(c, all[i].key, place, sizeof place);
-        return bk_fail(err, BK_EINVAL, "%s: %s makes %lld tokens with a prefix of %lld: the model has %lld positions", place, all[i].key,
-                       (long long)all[i].tokens, (long long)prefix, (long long)limit);
-    }
-    return BK_OK;
-}
-
 static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seqlen, int64_t n, int64_t skip, int purpose, bool prefixed,
                       bk_samples *out, bk_error *err)
 {

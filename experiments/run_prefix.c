@@ -128,7 +128,7 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
 {
     char path[BK_RUN_PATH], rotation[128];
     BK_TRY(choose(r, err));
-    BK_TRY(bk_run_check_lengths(r, r->choice.n, err)); /* now, not after the training */
+    BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), r->choice.n, err)); /* now, not after the training */
     rotation_text(r, rotation, sizeof rotation);
     bk_run_path(r, "prefix.h5", path, sizeof path);
     BK_TRY(bk_prefix_compute(r->lab.be, r->src, r->choice.ids, r->choice.n, &r->prefix, err));

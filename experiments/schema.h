@@ -152,8 +152,9 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */
 bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err) BK_MUST_USE;
-/* What must hold between a config and its model: ids of the prefix inside the vocabulary. */
-bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, bk_error *err) BK_MUST_USE;
+/* What must hold between a config and its model: ids of the prefix are in the vocabulary, sequences behind a prefix of so many tokens
+ * fit the positions. */
+bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, int64_t prefix, bk_error *err) BK_MUST_USE;
 /* The text that a sample set is read from: its own, or the training text. */
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */

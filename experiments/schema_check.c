@@ -145,11 +145,33 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
     return BK_OK;
 }
 
-bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, bk_error *err)
+static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_t prefix, bk_error *err)
+{
+    bool own = *c->data.calibration.text;
+    const struct {
+        bool used;
+        const char *key;
+        int64_t tokens;
+    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen},
+               {own, "data.calibration.seqlen", c->data.calibration.seqlen + prefix},
+               {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen + prefix},
+               {true, "data.evaluation.seqlen", c->data.evaluation.seqlen + prefix}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        char text[160];
+        if (!all[i].used || all[i].tokens <= positions) continue;
+        snprintf(text, sizeof text, "%lld tokens with a prefix of %lld: the model has %lld positions", (long long)all[i].tokens, (long long)prefix,
+                 (long long)positions);
+        return refuse(c, BK_EINVAL, all[i].key, err, text);
+    }
+    return BK_OK;
+}
+
+bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, int64_t prefix, bk_error *err)
 {
     bk_error why = {0};
-    if (c->prefix.mode != BK_PREFIX_GIVEN || !bk_prefix_check(c->prefix.ids, c->prefix.n_ids, model->vocab, &why)) return BK_OK;
-    return refuse(c, BK_EINVAL, "prefix.mode", err, why.msg);
+    if (c->prefix.mode == BK_PREFIX_GIVEN && bk_prefix_check(c->prefix.ids, c->prefix.n_ids, model->vocab, &why))
+        return refuse(c, BK_EINVAL, "prefix.mode", err, why.msg);
+    return check_lengths(c, model->max_positions, prefix, err);
 }
 
 bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name)

@@ -120,6 +120,9 @@ static bk_status walk_map(loader *l, bk_key_source source, const bk_yaml *y, con
 static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const char *path, const bk_yaml_node *at, const bk_yaml_node *value)
 {
     int key = bk_key_find(path);
+    for (int i = 0; i < l->n && key >= 0; i++) /* "a.b: 1" beside "a: {b: 2}" */
+        if (l->list[i].key == key && l->list[i].y == y)
+            return bk_yaml_fail(y, at, l->err, "'%s' is set twice, first in line %d", path, l->list[i].value->line);
     if (key >= 0) return assign(l, key, source, y, value);
     char near[192];
     bool told = !y->lines && at == &y->node[0]; /* "--set key" stands in front */

@@ -218,7 +218,7 @@ static const struct {
     {"data.evaluation.seqlen=5000", "data.evaluation.seqlen"},
     {"data.detection.seqlen=5000", "data.detection.seqlen"},
     {"data.calibration.seqlen=5000", "data.calibration.seqlen"},
-    {"data.evaluation.seqlen=1024 --set data.evaluation.windows=1 --set prefix.mode=[46,256]", "data.evaluation.seqlen makes 1026 tokens"},
+    {"data.evaluation.seqlen=1024 --set data.evaluation.windows=1 --set prefix.mode=[46,256]", "data.evaluation.seqlen: 1026 tokens"},
     {"prefix.mode=[258]", "258"},
     {"prefix.mode=[-1]", "-1"},
     {"data.training.samples=0", "data.training.samples"},
@@ -228,6 +228,8 @@ static const struct {
 START_TEST(settings_that_do_not_fit_are_refused)
 {
     e2e_brick(2, "run run.yaml --set %s --out a", settings[_i].set);
+    e2e_said(settings[_i].words);
+    e2e_brick(2, "plan run.yaml --set %s", settings[_i].set);
     e2e_said(settings[_i].words);
 }
 END_TEST

@@ -58,6 +58,7 @@ static const struct {
     {"train: {lr_quant: 1, lr_quant: 2}\n", "c.yaml:1:22: ", "twice"},
     {"seed: 1\nmodel: x\nseed: 2\n", "c.yaml:3:1: ", "line 1"},
     {"train: {epochs: 1}\ntrain: {batch: 1}\n", "c.yaml:2:1: ", "twice"},
+    {"train: {epochs: 1}\ntrain.epochs: 2\n", "c.yaml:2:1: ", "'train.epochs' is set twice, first in line 1"},
     {"train:\n\tepochs: 5\n", "c.yaml:2:", "tab"},
     {"train: {lr_quant: \"1e-5\"}\n", "c.yaml:1:19: ", "quotes"},
     {"train: {epochs: 4.0}\n", "c.yaml:1:17: ", "write 4"},
