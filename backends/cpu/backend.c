@@ -65,22 +65,27 @@ static int cpu_threads(void) { return omp_get_max_threads(); }
 void *blas_memory_alloc(int unused) __attribute__((weak));
 void blas_memory_free(void *buffer) __attribute__((weak));
 
-static bool room_for_buffer(void)
+static bool room_for(size_t bytes, int how)
 {
-    enum { BUFFER = (128 << 20) + (1 << 16) }; /* with what it adds for alignment */
-    void *p = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p != MAP_FAILED && munmap(p, BUFFER) == 0;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | how, -1, 0);
+    return p != MAP_FAILED && munmap(p, bytes) == 0;
 }
 
-/* A thread that multiplies takes a buffer from the pool, which maps another one when it is empty, and (below version 0.3.30) tries for
- * ever where the system refuses it. So the pool is filled here, where a refusal can be told. */
+/* libgomp ends the program when it cannot start a thread. A thread that multiplies takes a buffer from OpenBLAS's pool, which maps
+ * another one when it is empty, and (below version 0.3.30) tries for ever where the system refuses it. So threads are started and the
+ * pool is filled here, where a refusal can be told. */
 static bk_status cpu_start(void)
 {
-    enum { MOST = 128 }; /* no build's pool is smaller than this by much */
+    enum { STACK = 16 << 20, BUFFER = (128 << 20) + (1 << 16), /* with what OpenBLAS adds for alignment */
+           MOST = 64 };                                        /* a pool has places for twice as many or more */
     void *buffer[MOST];
-    int n = omp_get_max_threads() < MOST ? omp_get_max_threads() : MOST, got = 0;
+    int n = omp_get_max_threads(), awake = 0, got = 0;
+    if (!room_for((size_t)n * STACK, MAP_NORESERVE | MAP_STACK)) return BK_ENOMEM;
+#pragma omp parallel reduction(+ : awake)
+    awake++;
     if (!blas_memory_alloc || !blas_memory_free) return BK_OK;
-    while (got < n && room_for_buffer()) buffer[got++] = blas_memory_alloc(0);
+    n = awake < MOST ? awake : MOST;
+    while (got < n && room_for(BUFFER, 0)) buffer[got++] = blas_memory_alloc(0);
     for (int i = 0; i < got; i++) blas_memory_free(buffer[i]);
     return got == n ? BK_OK : BK_ENOMEM;
 }
