@@ -278,13 +278,13 @@ START_TEST(line_without_a_text_is_told_by_line_and_column)
 }
 END_TEST
 
-START_TEST(stages_without_a_folder_are_refused_before_any_work)
+START_TEST(stages_without_a_folder_are_refused_before_anything_is_computed)
 {
     setenv("BRICK_CACHE", "/proc/none", 1);
     e2e_brick(3, "run run.yaml --out a");
     e2e_said("BRICK_CACHE");
     e2e_said("/proc/none: cannot create the folder");
-    e2e_silent("samples of");
+    e2e_silent("equivalence");
 }
 END_TEST
 
@@ -463,7 +463,7 @@ int main(void)
     tcase_add_test(t, groups_of_one_are_legal);
     tcase_add_loop_test(t, text_without_a_window_is_refused, 0, 4);
     tcase_add_test(t, line_without_a_text_is_told_by_line_and_column);
-    tcase_add_test(t, stages_without_a_folder_are_refused_before_any_work);
+    tcase_add_test(t, stages_without_a_folder_are_refused_before_anything_is_computed);
     tcase_add_loop_test(t, prefix_outside_the_vocabulary_is_refused_before_any_work, 0, sizeof prefixed / sizeof prefixed[0]);
     tcase_add_test(t, fewer_samples_than_asked_are_reported);
     tcase_add_test(t, a_tokenizer_without_bos_is_legal);
