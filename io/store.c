@@ -33,7 +33,7 @@ void bk_hdf5_unlock(void)
 
 static herr_t most_specific(unsigned n, const H5E_error2_t *e, void *user)
 {
-    if (n == 0 && e->desc) snprintf(user, 256, ": %s", e->desc);
+    if (n == 0 && e->desc) snprintf(user, 256, ": %s", strstr(e->desc, "Fletcher32") ? "damaged: the values do not match their checksum" : e->desc);
     return 0;
 }
 
@@ -99,6 +99,21 @@ hid_t bk_store_dcpl(void)
         H5Pset_fill_time(p, H5D_FILL_TIME_NEVER);
     }
     return p;
+}
+
+/* One chunk is the whole array, or as much of its outer extents as may be in one. */
+void bk_store_guard(hid_t dcpl, int rank, const hsize_t *extent, int64_t bytes)
+{
+    hsize_t chunk[BK_STORE_RANK];
+    if (rank == 0) H5Pset_layout(dcpl, H5D_COMPACT);
+    if (rank == 0 || bytes == 0) return;
+    for (int k = 0; k < rank; k++) {
+        hsize_t parts = (hsize_t)((bytes + BK_STORE_CHUNK_MAX - 1) / BK_STORE_CHUNK_MAX);
+        chunk[k] = parts < extent[k] ? extent[k] / parts : 1;
+        bytes = bytes / (int64_t)extent[k] * (int64_t)chunk[k];
+    }
+    H5Pset_chunk(dcpl, rank, chunk);
+    H5Pset_fletcher32(dcpl);
 }
 
 bk_status bk_store_check_path(const bk_store *s, const char *path, bk_error *err)
@@ -241,7 +256,8 @@ static bk_status open_hdf5(bk_store *s, const char *schema, bk_error *err)
     BK_TRY(status);
     if ((s->f16 = make_f16()) < 0) return bk_hdf5_fail(s, err, "cannot make the type f16");
     BK_TRY(bk_store_read_meta(s, schema, err));
-    return bk_store_survey(s, err);
+    BK_TRY(bk_store_survey(s, err));
+    return bk_store_check_texts(s, err);
 }
 
 bk_status bk_store_open(bk_store **out, const char *path, const char *schema, bk_error *err)

@@ -1,5 +1,6 @@
 /* HDF5 files of brick's layout (docs/hdf5-layout.md): activations and targets by the sample, prefixes, checkpoints.
  *
+ * All that is written has a checksum, so a byte that changed on the disk is BK_EFORMAT when it is read, with the dataset's name.
  * Writing goes to PATH.partial with complete = 0; bk_store_commit checks, syncs and renames. Reading refuses what is incomplete, damaged, of
  * another schema, or reaches outside of the file (external links and storage, virtual datasets, filter plugins).
  * HDF5 is not thread-safe as distributed: every call here takes one lock of the process, so handles may be used from several threads. */
@@ -38,7 +39,7 @@ typedef struct bk_store_meta {
     int64_t seed, prefix_len;
 } bk_store_meta;
 
-/* gzip: 0 = no filter, 1..9 = shuffle and gzip on the datasets of bk_dset_create. PATH that exists and is no regular file: BK_EINVAL. */
+/* gzip: 0 = none, 1..9 = shuffle and gzip on the datasets of bk_dset_create. PATH that exists and is no regular file: BK_EINVAL. */
 bk_status bk_store_create(bk_store **out, const char *path, const bk_store_meta *meta, int gzip, bk_error *err) BK_MUST_USE;
 /* For reading. schema NULL accepts any HDF5 file. Absent or unreadable: BK_EIO; all else that is wrong with it: BK_EFORMAT. */
 bk_status bk_store_open(bk_store **out, const char *path, const char *schema, bk_error *err) BK_MUST_USE;
@@ -88,7 +89,7 @@ void bk_prefetch_free(bk_prefetch *p); /* waits for a read under way; before the
 
 /* ---- whole arrays and attributes: prefixes, checkpoints ---- */
 
-/* One array of rank 0..4 in one piece, extents >= 0, no scales. NaN and Inf are stored (a checkpoint keeps what there is). */
+/* One array of rank 0..4, extents >= 0, no scales. NaN and Inf are stored (a checkpoint keeps what there is). */
 bk_status bk_store_put(bk_store *s, const char *path, bk_store_type type, int rank, const int64_t *dim, const void *data,
                        bk_error *err) BK_MUST_USE;
 /* Another type or shape than asked for is BK_EFORMAT; BK_STORE_F32 reads f16 too. */
@@ -133,5 +134,7 @@ bk_status bk_store_attrs(bk_store *s, const char *path, bk_store_attr_fn *fn, vo
 /* Walks the values of a numeric dataset in row-major order, some at a time, in constant memory; `first` is the flat index of v[0]. */
 typedef bk_status bk_store_scan_fn(void *user, const double *v, int64_t first, int64_t n, bk_error *err);
 bk_status bk_store_scan(bk_store *s, const char *path, bk_store_scan_fn *fn, void *user, bk_error *err) BK_MUST_USE;
+/* Reads a whole file, so that every checksum in it is looked at: BK_EFORMAT, naming the dataset, if one is wrong. */
+bk_status bk_store_verify(const char *path, const char *schema, bk_error *err) BK_MUST_USE;
 
 #endif

@@ -1,4 +1,4 @@
-/* Whole arrays in one piece, and walking over the values of any numeric dataset. */
+/* Whole arrays, and walking over the values of any numeric dataset. */
 #include "io/store_priv.h"
 
 #include <inttypes.h>
@@ -23,6 +23,7 @@ static bk_status put(bk_store *s, const char *path, bk_store_type type, int rank
     BK_TRY(bk_store_check_free(s, path, err));
     hid_t t = bk_store_hid(s, type), dcpl = bk_store_dcpl();
     hid_t space = rank ? H5Screate_simple(rank, extent, NULL) : H5Screate(H5S_SCALAR);
+    bk_store_guard(dcpl, rank, extent, bytes);
     hid_t id = H5Dcreate2(s->file, path, t, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
     bk_status status = BK_OK;
     if (id < 0 || (bytes > 0 && H5Dwrite(id, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0) || s->ch.error)
@@ -115,8 +116,9 @@ static bk_status read_block(scan *c, const hsize_t *start, const hsize_t *count,
     hid_t row = c->o->rank ? H5Screate_simple(c->o->rank, count, NULL) : H5Screate(H5S_SCALAR);
     herr_t rc = c->o->rank ? H5Sselect_hyperslab(c->space, H5S_SELECT_SET, start, NULL, count, NULL) : 0;
     if (rc >= 0) rc = H5Dread(c->id, f16 ? c->s->f16 : H5T_NATIVE_DOUBLE, row, c->space, H5P_DEFAULT, f16 ? (void *)c->half : c->value);
+    bk_status status = rc < 0 ? bk_hdf5_fail(c->s, err, "cannot read %s", c->o->path) : BK_OK; /* before HDF5 forgets why */
     H5Sclose(row);
-    if (rc < 0) return bk_hdf5_fail(c->s, err, "cannot read %s", c->o->path);
+    BK_TRY(status);
     if (f16) {
         bk_f32_from_f16(c->wide, c->half, n);
         for (int64_t i = 0; i < n; i++) c->value[i] = c->wide[i];
@@ -186,5 +188,22 @@ bk_status bk_store_scan(bk_store *s, const char *path, bk_store_scan_fn *fn, voi
     if (c.id >= 0) H5Dclose(c.id);
     bk_hdf5_unlock();
     free(c.value);
+    return status;
+}
+
+static bk_status only_read(void *user, const double *v, int64_t first, int64_t n, bk_error *err)
+{
+    (void)user, (void)v, (void)first, (void)n, (void)err;
+    return BK_OK;
+}
+
+bk_status bk_store_verify(const char *path, const char *schema, bk_error *err)
+{
+    bk_store *s;
+    BK_TRY(bk_store_open(&s, path, schema, err));
+    bk_status status = BK_OK;
+    for (int64_t i = 0; i < s->n_objects && status == BK_OK; i++)
+        if (s->objects[i].numeric) status = bk_store_scan(s, s->objects[i].path, only_read, NULL, err);
+    bk_store_close(s);
     return status;
 }

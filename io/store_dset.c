@@ -116,12 +116,11 @@ static hid_t create_chunked(bk_dset *d, hid_t type)
     for (int k = 0; k < info->rank; k++) dim[k] = (hsize_t)info->dim[k], chunk[k] = k ? dim[k] : 1;
     hid_t space = H5Screate_simple(info->rank, dim, NULL), dcpl = bk_store_dcpl(), dapl = by_sample_dapl();
     H5Pset_chunk(dcpl, info->rank, chunk);
-    /* A chunk that is alone is lost at closing when HDF5 allocates it bit by bit: its address is never written (1.10.8, no filter). */
-    if (dim[0] == 1) H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_LATE);
     if (d->store->gzip > 0) {
         H5Pset_shuffle(dcpl);
         H5Pset_deflate(dcpl, (unsigned)d->store->gzip);
     }
+    H5Pset_fletcher32(dcpl); /* last: over the bytes that lie in the file */
     hid_t id = H5Dcreate_anon(d->store->file, type, space, dcpl, dapl);
     H5Pclose(dapl);
     H5Pclose(dcpl);
@@ -139,7 +138,7 @@ static bk_status create_dset(bk_dset **out, bk_store *s, const char *path, bk_st
     bk_dset_info info;
     BK_TRY(fill_info(s, path, type, rank, dim, &info, err));
     if (info.dim[0] < 1 || info.sample_len < 1) return bk_fail(err, BK_EINVAL, "%s: %s: an extent is 0", s->path, path);
-    if (info.sample_len * bk_store_type_size(type) > ((int64_t)1 << 30))
+    if (info.sample_len * bk_store_type_size(type) > BK_STORE_CHUNK_MAX)
         return bk_fail(err, BK_EINVAL, "%s: %s: one sample has more than 1 GiB", s->path, path);
     BK_TRY(bk_store_make_groups(s, path, err));
     BK_TRY(bk_store_check_free(s, path, err));
@@ -364,6 +363,7 @@ static hid_t scale_of(bk_store *s, const char *name, int64_t n)
     for (int64_t i = 0; i < n; i++) index[i] = (int32_t)i;
     hsize_t dim = (hsize_t)n;
     hid_t space = H5Screate_simple(1, &dim, NULL), dcpl = bk_store_dcpl();
+    bk_store_guard(dcpl, 1, &dim, n * (int64_t)sizeof *index);
     hid_t d = H5Dcreate2(s->file, path, H5T_STD_I32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
     if (d >= 0 && (H5Dwrite(d, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, index) < 0 || H5DSset_scale(d, name) < 0)) {
         H5Dclose(d);

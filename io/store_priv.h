@@ -8,7 +8,8 @@
 #include "io/store.h"
 #include "io/store_vfd.h"
 
-#define BK_STORE_TEXT_MAX 65535 /* bytes of an attribute */
+#define BK_STORE_TEXT_MAX 65535              /* bytes of an attribute */
+#define BK_STORE_CHUNK_MAX ((int64_t)1 << 30) /* bytes of a chunk */
 
 struct bk_dset {
     bk_store *store;
@@ -30,6 +31,7 @@ struct bk_store {
     bk_channel ch;
     hid_t driver, file, f16;
     int gzip;
+    int64_t texts; /* checksum of all texts written */
     bk_store_meta meta; /* its texts are ours */
     bk_dset *dsets;     /* in the order of creation */
     bk_store_object *objects;
@@ -48,6 +50,8 @@ bk_status bk_store_check_path(const bk_store *s, const char *path, bk_error *err
 bk_status bk_store_make_groups(bk_store *s, const char *path, bk_error *err) BK_MUST_USE;      /* those above the last name */
 bk_status bk_store_check_free(bk_store *s, const char *path, bk_error *err) BK_MUST_USE;       /* nothing has that name yet */
 hid_t bk_store_dcpl(void);                                 /* dataset creation: no time stamps, no fill values */
+/* Gives an array's values a checksum: chunks have one each, and a single value lies in the object header, which has its own. */
+void bk_store_guard(hid_t dcpl, int rank, const hsize_t *extent, int64_t bytes);
 hid_t bk_store_hid(const bk_store *s, bk_store_type type); /* HDF5's type, borrowed */
 
 bk_status bk_store_survey(bk_store *s, bk_error *err) BK_MUST_USE; /* fills objects; refuses what brick will not read */
@@ -60,7 +64,8 @@ void bk_store_drop_objects(bk_store *s);
 bool bk_store_attr_is_small(hid_t attr);
 bk_status bk_store_read_meta(bk_store *s, const char *schema, bk_error *err) BK_MUST_USE;
 bk_status bk_store_write_meta(bk_store *s, const bk_store_meta *meta, bk_error *err) BK_MUST_USE;
-bk_status bk_store_complete(bk_store *s, bk_error *err) BK_MUST_USE; /* complete = 1 */
+bk_status bk_store_complete(bk_store *s, bk_error *err) BK_MUST_USE; /* complete = 1, and the checksum of the texts */
+bk_status bk_store_check_texts(bk_store *s, bk_error *err) BK_MUST_USE;
 void bk_store_drop_meta(bk_store *s);
 
 bk_status bk_store_finish_dsets(bk_store *s, bk_error *err) BK_MUST_USE; /* all written? scales and counts */

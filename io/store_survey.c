@@ -12,7 +12,6 @@ enum {
     MAX_OBJECTS = 100000,
     DEFLATE_MOST = 1040 /* deflate shrinks at most 1032 times: what promises more is not in the file */
 };
-static const int64_t max_chunk_bytes = (int64_t)1 << 30;
 
 void bk_store_drop_objects(bk_store *s)
 {
@@ -156,7 +155,7 @@ static bk_status read_layout(bk_store *s, hid_t d, hid_t dcpl, size_t type_size,
     if (H5Pget_chunk(dcpl, BK_STORE_ANY_RANK, chunk) != o->rank) return bk_hdf5_fail(s, err, "%s: its chunks cannot be read", o->path);
     int64_t bytes = (int64_t)type_size;
     for (int k = 0; k < o->rank; k++) {
-        if (chunk[k] == 0 || chunk[k] > (hsize_t)max_chunk_bytes || bytes > max_chunk_bytes / (int64_t)chunk[k])
+        if (chunk[k] == 0 || chunk[k] > (hsize_t)BK_STORE_CHUNK_MAX || bytes > BK_STORE_CHUNK_MAX / (int64_t)chunk[k])
             return bk_fail(err, BK_EFORMAT, "%s: %s has chunks above 1 GiB", s->path, o->path);
         bytes *= (int64_t)chunk[k];
         o->chunk[k] = (int64_t)chunk[k];

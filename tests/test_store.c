@@ -153,7 +153,7 @@ START_TEST(objects_carry_shapes_chunks_and_names)
     ck_assert_int_eq(t->chunk[0], 1);
     ck_assert_int_eq(t->chunk[1], T);
     ck_assert_int_eq(t->gzip, 1);
-    ck_assert(t->shuffle && !t->checksum && t->numeric);
+    ck_assert(t->shuffle && t->checksum && t->numeric);
     ck_assert_str_eq(t->type_text, "f16");
     ck_assert_str_eq(t->label[0], "sample");
     ck_assert_str_eq(t->label[1], "token");
