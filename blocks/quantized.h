@@ -20,6 +20,8 @@ typedef struct bk_quantized_info {
 
 /* Writes the shard of one layer into DIR: the block as trained, before bk_block_harden. */
 bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, const char *dir, bk_error *err) BK_MUST_USE;
+/* Its path; index = number of layers: the shard of the rest. */
+void bk_quantized_path(char *to, size_t size, const char *dir, int64_t index, int64_t layers);
 /* True if that shard is there, complete (its name exists only then). */
 bool bk_quantized_has_block(const char *dir, int64_t layer, int64_t layers);
 /* Brings such a shard back into a block whose weights are not quantized (weight.bits 16) and whose sites are: hardened

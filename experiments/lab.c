@@ -5,6 +5,7 @@
 
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "io/sums.h"
 
 static bk_status open_files(bk_lab *lab, const char *model, bk_error *err)
 {
@@ -12,7 +13,10 @@ static bk_status open_files(bk_lab *lab, const char *model, bk_error *err)
     const bk_gguf *g = bk_model_gguf(lab->model);
     BK_TRY(g ? bk_tokenizer_from_gguf(g, &lab->tok, err)
              : bk_tokenizer_from_folder(bk_model_dir(lab->model), &lab->tok, err));
-    return bk_model_quantized(lab->model) ? bk_quantized_open(lab->model, &lab->quantized, err) : BK_OK;
+    if (!bk_model_quantized(lab->model)) return BK_OK;
+    const char *dir = bk_model_dir(lab->model);
+    if (bk_sums_there(dir)) BK_TRY(bk_sums_check(dir, err)); /* else the run did not get so far */
+    return bk_quantized_open(lab->model, &lab->quantized, err);
 }
 
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err)

@@ -11,6 +11,7 @@
 #include "experiments/plan.h"
 #include "experiments/runner.h"
 #include "experiments/verbs.h"
+#include "io/sums.h"
 
 enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TRAIN, T_EVALUATE, T_TOTAL };
 
@@ -92,6 +93,7 @@ static bk_status export_rest(bk_run *r, bk_error *err)
     bk_run_path(r, "model", dir, sizeof dir);
     bk_status st = bk_tokenizer_save(r->lab.tok, dir, err);
     if (!st) st = bk_quantized_finish(r->src, &r->prefix, &info, dir, err);
+    if (!st) st = bk_sums_write(dir, err);
     free(sites);
     return st;
 }
@@ -169,7 +171,7 @@ void bk_run_close(bk_run *r)
     bk_source_close(r->src);
     bk_lab_close(&r->lab);
     free(r->block);
-    if (r->lock >= 0) close(r->lock);
+    bk_lock_release(&r->lock);
 }
 
 /* runs/<model>-<scheme> */
@@ -210,7 +212,6 @@ int bk_verb_run(int argc, char **argv)
     bk_error err = {0};
     bk_run *r = calloc(1, sizeof *r);
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
-    r->lock = r->outliers.lock = r->init.lock = -1;
     bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
     if (strict) r->cfg.strict = true;

@@ -6,6 +6,7 @@
 #include "experiments/lab.h"
 #include "experiments/schema.h"
 #include "experiments/stage.h"
+#include "io/lock.h"
 
 #define BK_RUN_PATH 4200
 #define BK_RUN_STAGES 7
@@ -21,17 +22,19 @@ typedef struct bk_table_row {
 typedef struct bk_block_result {
     double loss_init, loss_final, seconds;
     int64_t epoch_kept, halvings, floored, fell_back;
+    int64_t metrics_bytes;                /* of metrics.jsonl up to the end of this block */
+    char shard_sha[65], metrics_sha[65];  /* of its file in model/, and of those bytes */
 } bk_block_result;
 
 typedef struct bk_run {
     bk_run_config cfg;
     char dir[BK_RUN_PATH];
-    int lock;
+    bk_lock lock;
     bk_lab lab;
     bk_source *plain, *src; /* as in the file; through the transforms of the config */
     bk_block_quant quant;
     bk_text_policy policy;
-    char model_sha[65];
+    char model_sha[65], manifest_sha[65];
     bk_prefix prefix;
     bk_samples detection, calibration, training, evaluation; /* training: with the validation samples behind */
     int64_t n_train, n_val;
@@ -40,6 +43,7 @@ typedef struct bk_run {
     bk_table_row row[BK_ROWS_MAX];
     int n_rows;
     bk_block_result *block; /* [layers] */
+    int64_t targets;        /* blocks whose targets this process has written or read through: no need to look again */
     double ppl_fp, ppl_fp_prefix, ppl_init, ppl_final;
     double seconds[BK_RUN_STAGES];
     bool complete;      /* summary.json is there */
@@ -60,6 +64,12 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_init(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_train(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_evaluate(bk_run *r, bk_error *err) BK_MUST_USE;
+/* How far an unfinished run got whose files are as they were written: blocks before *next are trained. Says what was lost. */
+bk_status bk_run_resume(bk_run *r, int64_t *next, bk_error *err) BK_MUST_USE;
+/* Block next - 1 is trained and its shard written. */
+bk_status bk_run_checkpoint(bk_run *r, int64_t next, bk_error *err) BK_MUST_USE;
+/* Writes summary.json with this text and, before it, SHA256SUMS: with the summary the run is finished. */
+bk_status bk_run_finish(const bk_run *r, const char *summary, bk_error *err) BK_MUST_USE;
 bk_status bk_run_write_summary(bk_run *r, bk_error *err) BK_MUST_USE;
 /* The table of rows of summary.json, or summary.json itself, on stdout. */
 bk_status bk_run_print_result(const bk_run *r, bool json, bk_error *err) BK_MUST_USE;

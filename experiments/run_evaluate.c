@@ -9,6 +9,7 @@
 #include "experiments/log.h"
 #include "experiments/printable.h"
 #include "experiments/run.h"
+#include "io/sealed.h"
 
 static const char fp_row[] = "fp", fp_prefix_row[] = "fp+prefix", final_row[] = "+training";
 
@@ -20,7 +21,7 @@ static bk_status save_rows(const bk_run *r, bk_error *err)
     bk_json *o = bk_json_object();
     for (int i = 0; i < r->n_rows; i++) bk_json_set(o, r->row[i].name, bk_json_of_num(r->row[i].ppl));
     bk_run_path(r, "rows.json", path, sizeof path);
-    bk_status st = bk_json_save(o, path, err);
+    bk_status st = bk_sealed_save(o, path, err);
     bk_json_free(o);
     return st;
 }
@@ -32,7 +33,12 @@ static bk_status known_row(const bk_run *r, const char *name, double *ppl, bk_er
     *ppl = NAN;
     bk_run_path(r, "rows.json", path, sizeof path);
     if (!bk_exists(path)) return BK_OK;
-    BK_TRY(bk_json_load(path, &o, err));
+    bk_error why = {0};
+    if (bk_sealed_load(path, &o, &why)) {
+        if (why.code != BK_EFORMAT) return bk_fail(err, why.code, "%s", why.msg);
+        bk_log(BK_LOG_WARN, "%s; its rows are computed again", why.msg);
+        return BK_OK;
+    }
     *ppl = bk_json_num(bk_json_get(o, name), NAN);
     bk_json_free(o);
     return BK_OK;
@@ -124,7 +130,7 @@ typedef struct init_loader {
 static bk_status load_init(void *user, int64_t layer, bk_block *b, bk_error *err)
 {
     init_loader *l = user;
-    char path[BK_RUN_PATH + 32];
+    char path[BK_STAGE_FILE];
     bk_skip_masks(&l->r->cfg, layer, &b->skip_sites, &b->skip_weights);
     BK_TRY(bk_run_load_fp(l->r, layer, &l->w, b, err));
     bk_run_init_path(l->r, layer, path, sizeof path);
@@ -265,7 +271,7 @@ static const char *const stage_names[BK_RUN_STAGES] = {"load", "equivalence", "o
 
 bk_status bk_run_write_summary(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH], protocol[300];
+    char protocol[300];
     bk_json *root = bk_json_object(), *ppl = bk_json_object(), *table = bk_json_array(), *seconds = bk_json_object();
     const char *model = bk_model_name(r->lab.model);
     bk_json_set(ppl, "fp", bk_json_of_num(r->ppl_fp));
@@ -291,8 +297,9 @@ bk_status bk_run_write_summary(bk_run *r, bk_error *err)
     bk_json_set(root, "blocks", blocks_json(r));
     bk_json_set(root, "seconds", seconds);
     bk_json_set(root, "peak_rss_bytes", bk_json_of_int(peak_rss()));
-    bk_run_path(r, "summary.json", path, sizeof path);
-    bk_status st = bk_json_save(root, path, err);
+    char *text = bk_json_dump(root, 2);
     bk_json_free(root);
+    bk_status st = text ? bk_run_finish(r, text, err) : bk_fail(err, BK_ENOMEM, "no memory for summary.json");
+    free(text);
     return st;
 }

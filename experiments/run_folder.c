@@ -1,16 +1,15 @@
 /* The run folder: who may write into it, what it belongs to, config.yaml and manifest.json. */
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "experiments/log.h"
 #include "experiments/run.h"
 #include "experiments/version.h"
+#include "io/sealed.h"
+#include "io/sums.h"
 
 /* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
 static const char *const free_keys[] = {"!threads", NULL};
@@ -23,12 +22,13 @@ void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 static bk_status lock_folder(bk_run *r, bk_error *err)
 {
     char path[BK_RUN_PATH];
-    bk_run_path(r, "lock", path, sizeof path);
-    r->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-    if (r->lock < 0) return bk_fail_errno(err, "%s", path);
-    if (flock(r->lock, LOCK_EX | LOCK_NB) == 0) return BK_OK;
-    if (errno == EWOULDBLOCK) return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder", r->dir);
-    return bk_fail_errno(err, "locking %s", path);
+    bk_lock_owner o;
+    bk_run_path(r, "run.lock", path, sizeof path);
+    BK_TRY(bk_lock_try(&r->lock, path, &o, err));
+    if (r->lock.path) return BK_OK;
+    if (o.here) return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (process %ld)", r->dir, o.pid);
+    return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (process %ld on host %s; if it is gone, remove %s)", r->dir, o.pid,
+                   o.host, path);
 }
 
 /* Refuses a folder that belongs to another config, naming the key that differs. */
@@ -75,24 +75,20 @@ static bk_json *manifest_of(const bk_run *r)
 }
 
 /* What a resumed run must find as it was. */
-static bk_status compare_manifest(const bk_run *r, const char *path, bk_error *err)
+static bk_status compare_manifest(const bk_run *r, const bk_json *old, const bk_json *now, bk_error *err)
 {
     static const char *const top[] = {"version", "model_sha256", "openblas_core"};
     static const char *const data[] = {"detection", "calibration", "training", "evaluation"};
-    bk_json *old = NULL, *now = manifest_of(r);
-    bk_status st = bk_json_load(path, &old, err);
-    for (size_t i = 0; !st && i < sizeof top / sizeof top[0]; i++) {
+    for (size_t i = 0; i < sizeof top / sizeof top[0]; i++) {
         const char *a = bk_json_str(bk_json_get(old, top[i]), ""), *b = bk_json_str(bk_json_get(now, top[i]), "");
-        if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here", r->dir, top[i], a, b);
+        if (strcmp(a, b)) return bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here", r->dir, top[i], a, b);
     }
-    for (size_t i = 0; !st && i < sizeof data / sizeof data[0]; i++) {
+    for (size_t i = 0; i < sizeof data / sizeof data[0]; i++) {
         const char *a = bk_json_str(bk_json_get(bk_json_get(old, data[i]), "sha256"), "");
         const char *b = bk_json_str(bk_json_get(bk_json_get(now, data[i]), "sha256"), "");
-        if (strcmp(a, b)) st = bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed", r->dir, data[i]);
+        if (strcmp(a, b)) return bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed", r->dir, data[i]);
     }
-    bk_json_free(old);
-    bk_json_free(now);
-    return st;
+    return BK_OK;
 }
 
 static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
@@ -107,7 +103,7 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 /* A folder with files of others is no place for a run. */
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
-    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial", "lock", "log.txt"};
+    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial", "run.lock", "log.txt"};
     DIR *d = opendir(r->dir);
     bk_status st = BK_OK;
     if (!d) return bk_fail_errno(err, "%s", r->dir);
@@ -119,6 +115,20 @@ static bk_status check_foreign(const bk_run *r, bk_error *err)
     }
     closedir(d);
     return st;
+}
+
+/* The files of a finished run are read through. One that is no more what it was makes the run unfinished, if it is to be resumed. */
+static bk_status check_finished(const bk_run *r, const char *summary, bool resume, bool *finished, bk_error *err)
+{
+    char model[BK_RUN_PATH];
+    bk_error why = {0};
+    bk_run_path(r, "model", model, sizeof model);
+    if (!bk_sums_check(r->dir, &why) && !bk_sums_check(model, &why)) return BK_OK;
+    if (why.code != BK_EFORMAT) return bk_fail(err, why.code, "%s", why.msg);
+    if (!resume) return bk_fail(err, BK_EFORMAT, "%s; --resume makes again what was lost", why.msg);
+    bk_log(BK_LOG_WARN, "%s; what was lost is made again", why.msg);
+    *finished = false;
+    return unlink(summary) == 0 ? BK_OK : bk_fail_errno(err, "%s", summary);
 }
 
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err)
@@ -137,18 +147,61 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
     *finished = known && bk_exists(summary);
     if (known && !*finished && !resume)
         return bk_fail(err, BK_EINVAL, "%s holds an unfinished run of this config: --resume continues it", r->dir);
+    if (*finished) BK_TRY(check_finished(r, summary, resume, finished, err));
     if (*finished) return BK_OK;
     if (!known) BK_TRY(write_config(r, config, err));
     return bk_log_open(log, err);
 }
 
+/* The hash of what the manifest says goes into the checkpoint, which so vouches for a manifest that was damaged. */
+static bk_status hash_manifest(bk_run *r, const bk_json *now, bk_error *err)
+{
+    char *text = bk_json_dump(now, 0);
+    bk_sha256 *h = text ? bk_sha256_new() : NULL;
+    if (h) {
+        bk_sha256_put(h, text, strlen(text));
+        bk_sha256_end(h, r->manifest_sha);
+    }
+    free(text);
+    return h ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
+}
+
 bk_status bk_run_manifest(bk_run *r, bk_error *err)
 {
     char path[BK_RUN_PATH];
+    bk_json *old = NULL, *now = manifest_of(r);
+    bk_error why = {0};
     bk_run_path(r, "manifest.json", path, sizeof path);
-    if (bk_exists(path)) return compare_manifest(r, path, err);
-    bk_json *o = manifest_of(r);
-    bk_status st = bk_json_save(o, path, err);
-    bk_json_free(o);
+    bk_status st = hash_manifest(r, now, err);
+    bool there = bk_exists(path);
+    if (!st && there && bk_sealed_load(path, &old, &why)) {
+        if (why.code != BK_EFORMAT) st = bk_fail(err, why.code, "%s", why.msg);
+        else bk_log(BK_LOG_WARN, "%s; it is written again", why.msg);
+    }
+    if (!st && old) st = compare_manifest(r, old, now, err);
+    if (!st && !old) st = bk_sealed_save(now, path, err);
+    bk_json_free(old);
+    bk_json_free(now);
+    return st;
+}
+
+bk_status bk_run_finish(const bk_run *r, const char *summary, bk_error *err)
+{
+    static const char *const but[] = {"log.txt", "summary.json", NULL};
+    char sums[BK_RUN_PATH], path[BK_RUN_PATH], hex[65], *others = NULL, *lines = NULL, *text = NULL;
+    bk_run_path(r, BK_SUMS_NAME, sums, sizeof sums);
+    bk_run_path(r, "summary.json", path, sizeof path);
+    int len = asprintf(&text, "%s\n", summary);
+    bk_sha256 *h = len < 0 ? NULL : bk_sha256_new();
+    if (!h) return bk_fail(err, BK_ENOMEM, "no memory for summary.json");
+    bk_sha256_put(h, text, (size_t)len);
+    bk_sha256_end(h, hex);
+    bk_status st = bk_sums_of(r->dir, but, &others, err);
+    if (!st && asprintf(&lines, "%s%s  summary.json\n", others, hex) < 0) st = bk_fail(err, BK_ENOMEM, "no memory for the hashes of %s", r->dir);
+    if (!st) st = bk_write_file(sums, lines, strlen(lines), err);
+    if (!st) st = bk_write_file(path, text, (size_t)len, err);
+    free(others);
+    free(lines);
+    free(text);
     return st;
 }

@@ -27,7 +27,7 @@ static bk_status depends_on(const bk_run *r, const char *const *keys, const bk_s
 
 static bk_status save_choice(const bk_prefix_choice *c, const char *dir, bk_error *err)
 {
-    char path[BK_RUN_PATH + 32];
+    char path[BK_STAGE_FILE];
     bk_json *root = bk_json_object(), *ids = bk_json_array(), *ranked = bk_json_array(), *counts = bk_json_array();
     for (int64_t i = 0; i < c->n; i++) bk_json_push(ids, bk_json_of_int(c->ids[i]));
     for (int64_t i = 0; i < c->n_ranked; i++) {
@@ -48,7 +48,7 @@ static bk_status save_choice(const bk_prefix_choice *c, const char *dir, bk_erro
 
 static bk_status load_choice(bk_prefix_choice *c, const char *dir, bk_error *err)
 {
-    char path[BK_RUN_PATH + 32];
+    char path[BK_STAGE_FILE];
     bk_json *root;
     snprintf(path, sizeof path, "%s/outliers.json", dir);
     BK_TRY(bk_json_load(path, &root, err));
@@ -75,16 +75,6 @@ static bk_status detect(bk_run *r, bk_error *err)
     return st;
 }
 
-/* A stage whose file cannot be read is made anew. */
-static bk_status open_again(bk_run *r, const char *depends, bk_error *err)
-{
-    bk_log(BK_LOG_WARN, "%s; the stage is made anew", err->msg);
-    bk_error_clear(err);
-    bk_stage_close(&r->outliers);
-    BK_TRY(bk_remove_tree(r->outliers.dir, err));
-    return bk_stage_open(&r->outliers, "outliers", depends, err);
-}
-
 static bk_status choose(bk_run *r, bk_error *err)
 {
     const char *text;
@@ -97,8 +87,8 @@ static bk_status choose(bk_run *r, bk_error *err)
     bk_text_buffer b = {0};
     bk_status st = depends_on(r, detection_keys, &r->detection, "", &b, &text, err);
     if (!st) st = bk_stage_open(&r->outliers, "outliers", text, err);
-    if (!st && r->outliers.done && load_choice(&r->choice, r->outliers.dir, err)) st = open_again(r, text, err);
     bk_buffer_free(&b);
+    if (!st && r->outliers.done) st = load_choice(&r->choice, r->outliers.dir, err);
     if (!st && r->outliers.done) bk_log(BK_LOG_INFO, "[2/5] outliers: taken from %s", r->outliers.dir);
     if (!st && !r->outliers.done) st = detect(r, err);
     bk_stage_close(&r->outliers);
@@ -147,7 +137,7 @@ void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size)
 
 static bk_status save_block(void *user, bk_ctx *ctx, bk_block *b, int64_t layer, bk_error *err)
 {
-    char path[BK_RUN_PATH + 32];
+    char path[BK_STAGE_FILE];
     (void)ctx;
     bk_run_init_path(user, layer, path, sizeof path);
     return bk_params_save(b, layer, path, err);

@@ -1,6 +1,6 @@
 /* Training of a run, block after block. Between blocks stand three things: the block's shard in model/, checkpoint.h5 with what became of the
- * blocks so far, and targets/NNN.h5 with the next block's inputs on both streams and its target. Each is complete or absent, and is written in
- * this order, so a run that was killed anywhere goes on where the checkpoint says, with the same bytes. */
+ * blocks so far (run_resume.c), and targets/NNN.h5 with the next block's inputs on both streams and its target. Each is complete or absent, and
+ * is written in this order, so a run that was killed anywhere goes on where the checkpoint says, with the same bytes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +21,15 @@ static void targets_path(const bk_run *r, int64_t layer, char *to, size_t size)
 static void dataset(char *to, size_t size, int64_t layer, const char *what)
 {
     snprintf(to, size, "/blocks/%03lld/%s", (long long)layer, what);
+}
+
+/* Adds what to do about a file that the run made itself. */
+static bk_status own_file(bk_status st, bk_error *err)
+{
+    bk_error was = *err;
+    if (st != BK_EFORMAT) return st;
+    bk_error_clear(err);
+    return bk_fail(err, st, "%.900s; --resume makes it again", was.msg);
 }
 
 /* --- targets of one block --- */
@@ -62,8 +71,8 @@ static bk_status make_inputs(maker *m, int64_t first, int64_t n, bk_error *err)
         memcpy(m->q, m->fp, (size_t)count * sizeof *m->q);
         return BK_OK;
     }
-    BK_TRY(bk_dset_read(m->from_target, first, n, m->fp, err));
-    BK_TRY(bk_dset_read(m->from_q, first, n, m->out, err));
+    BK_TRY(own_file(bk_dset_read(m->from_target, first, n, m->fp, err), err));
+    BK_TRY(own_file(bk_dset_read(m->from_q, first, n, m->out, err), err));
     return run_batch(m->student_ctx, m->student, n, m->tokens, m->out, m->q, err);
 }
 
@@ -172,11 +181,28 @@ static bk_status forget_targets(const bk_run *r, int64_t layer, bk_error *err)
     return unlink(path) == 0 || errno == ENOENT ? BK_OK : bk_fail_errno(err, "%s", path);
 }
 
+/* A file that was found is read through before it is believed. */
+static bk_status look_for_targets(bk_run *r, int64_t layer, const char *path, bool *there, bk_error *err)
+{
+    bk_error why = {0};
+    *there = bk_exists(path);
+    if (!*there || layer < r->targets || !bk_store_verify(path, "brick.targets", &why)) return BK_OK;
+    if (why.code != BK_EFORMAT) return bk_fail(err, why.code, "%s", why.msg);
+    bk_log(BK_LOG_WARN, "%s; it is made again", why.msg);
+    *there = false;
+    return unlink(path) == 0 ? BK_OK : bk_fail_errno(err, "%s", path);
+}
+
+/* The targets of the block before are needed, and made too if they are gone: from block 0 on, through the blocks as they were trained. */
 static bk_status make_targets(bk_run *r, int64_t layer, bk_error *err)
 {
     char path[BK_RUN_PATH];
+    bool there;
     targets_path(r, layer, path, sizeof path);
-    if (bk_exists(path)) return forget_targets(r, layer - 1, err);
+    BK_TRY(look_for_targets(r, layer, path, &there, err));
+    if (!there && layer > 0) BK_TRY(make_targets(r, layer - 1, err));
+    if (there) r->targets = layer + 1;
+    if (there) return forget_targets(r, layer - 1, err);
     maker m = {.r = r, .layer = layer, .n = r->training.n, .tokens = r->training.seqlen, .width = bk_source_config(r->src)->hidden};
     m.batch = bk_pass_batch(m.n, m.tokens);
     bk_status st = fill(&m, path, err);
@@ -191,97 +217,11 @@ static bk_status make_targets(bk_run *r, int64_t layer, bk_error *err)
     free(m.q);
     free(m.out);
     if (st) return bk_error_prefix(err, "targets of block %lld", (long long)layer);
+    r->targets = layer + 1;
     return forget_targets(r, layer - 1, err);
 }
 
-/* --- checkpoint --- */
-
-static const char *const result_name[] = {"loss_init", "loss_final", "seconds", "epoch_kept", "halvings", "floored", "fell_back"};
-#define N_RESULTS ((int)(sizeof result_name / sizeof result_name[0]))
-
-static double get_result(const bk_block_result *b, int k)
-{
-    const double v[] = {b->loss_init, b->loss_final, b->seconds, (double)b->epoch_kept, (double)b->halvings, (double)b->floored, (double)b->fell_back};
-    return v[k];
-}
-
-static void set_result(bk_block_result *b, int k, double v)
-{
-    double *real[] = {&b->loss_init, &b->loss_final, &b->seconds};
-    int64_t *whole[] = {&b->epoch_kept, &b->halvings, &b->floored, &b->fell_back};
-    if (k < 3) *real[k] = v;
-    else *whole[k - 3] = (int64_t)v;
-}
-
-static bk_status write_checkpoint(const bk_run *r, int64_t next, bk_error *err)
-{
-    char path[BK_RUN_PATH], name[64];
-    bk_store *s = NULL;
-    int64_t layers = bk_source_config(r->src)->layers;
-    double *v = malloc((size_t)layers * sizeof *v);
-    bk_run_path(r, "checkpoint.h5", path, sizeof path);
-    bk_store_meta meta = {.schema = "brick.checkpoint", .model = bk_model_name(r->lab.model), .model_sha256 = r->model_sha, .has_seed = true,
-                          .seed = r->cfg.seed, .prefix_len = r->prefix.n};
-    bk_status st = v ? bk_store_create(&s, path, &meta, 0, err) : bk_fail(err, BK_ENOMEM, "no memory");
-    if (!st) st = bk_store_set_int(s, "/", "next_block", next, err);
-    for (int k = 0; !st && k < N_RESULTS; k++) {
-        for (int64_t l = 0; l < layers; l++) v[l] = l < next ? get_result(&r->block[l], k) : 0;
-        snprintf(name, sizeof name, "/results/%s", result_name[k]);
-        st = bk_store_put(s, name, BK_STORE_F64, 1, &layers, v, err);
-    }
-    free(v);
-    if (!st) return bk_store_commit(s, err);
-    bk_store_close(s);
-    return st;
-}
-
-static bk_status read_checkpoint(bk_run *r, int64_t *next, bk_error *err)
-{
-    char path[BK_RUN_PATH], name[64];
-    bk_store *s = NULL;
-    int64_t layers = bk_source_config(r->src)->layers;
-    *next = 0;
-    bk_run_path(r, "checkpoint.h5", path, sizeof path);
-    if (!bk_exists(path)) return BK_OK;
-    double *v = malloc((size_t)layers * sizeof *v);
-    bk_status st = v ? bk_store_open(&s, path, "brick.checkpoint", err) : bk_fail(err, BK_ENOMEM, "no memory");
-    const bk_store_meta *meta = st ? NULL : bk_store_meta_of(s);
-    if (meta && (!meta->model_sha256 || strcmp(meta->model_sha256, r->model_sha) || meta->seed != r->cfg.seed || meta->prefix_len != r->prefix.n))
-        st = bk_fail(err, BK_EFORMAT, "%s belongs to another model, seed or prefix than this run", path);
-    if (!st) st = bk_store_get_int(s, "/", "next_block", next, err);
-    if (!st && (*next < 0 || *next > layers)) st = bk_fail(err, BK_EFORMAT, "%s: next block %lld of %lld", path, (long long)*next, (long long)layers);
-    for (int k = 0; !st && k < N_RESULTS; k++) {
-        snprintf(name, sizeof name, "/results/%s", result_name[k]);
-        st = bk_store_get(s, name, BK_STORE_F64, 1, &layers, v, err);
-        for (int64_t l = 0; !st && l < layers; l++) set_result(&r->block[l], k, v[l]);
-    }
-    bk_store_close(s);
-    free(v);
-    return st;
-}
-
-/* --- metrics.jsonl: cut back to whole lines of finished blocks, then appended --- */
-
-static bk_status cut_metrics(const bk_run *r, int64_t next, bk_error *err)
-{
-    char path[BK_RUN_PATH], *text;
-    size_t len, keep = 0;
-    bk_run_path(r, "metrics.jsonl", path, sizeof path);
-    if (!bk_exists(path)) return bk_write_file(path, "", 0, err);
-    BK_TRY(bk_file_slurp(path, (size_t)1 << 30, &text, &len, err));
-    for (size_t at = 0; at < len;) {
-        char *end = memchr(text + at, '\n', len - at);
-        bk_json *line = NULL;
-        if (!end || bk_json_parse(text + at, (size_t)(end - text) - at, path, &line, NULL)) break;
-        int64_t block = bk_json_int(bk_json_get(line, "block"), next);
-        bk_json_free(line);
-        if (block >= next) break;
-        at = keep = (size_t)(end - text) + 1;
-    }
-    bk_status st = keep == len ? BK_OK : bk_write_file(path, text, keep, err);
-    free(text);
-    return st;
-}
+/* --- one line of metrics.jsonl per epoch --- */
 
 typedef struct metrics {
     bk_run *r;
@@ -339,11 +279,11 @@ typedef struct block_run {
 /* The initialised block: full-precision weights, parameters of the stage `init`. */
 static bk_status load_initialised(block_run *t, bk_error *err)
 {
-    char path[BK_RUN_PATH + 32];
+    char path[BK_STAGE_FILE];
     bk_skip_masks(&t->r->cfg, t->layer, &t->b->skip_sites, &t->b->skip_weights);
     BK_TRY(bk_run_load_fp(t->r, t->layer, &t->weights, t->b, err));
     bk_run_init_path(t->r, t->layer, path, sizeof path);
-    BK_TRY(bk_params_load(t->b, t->layer, path, err));
+    BK_TRY(own_file(bk_params_load(t->b, t->layer, path, err), err));
     bk_block_quantize(t->b, true, true);
     return BK_OK;
 }
@@ -400,13 +340,14 @@ static bk_status train_block(block_run *t, const bk_watch *watch, bk_error *err)
     if (!(t->ctx = bk_ctx_new(r->lab.be, err))) return BK_ENOMEM;
     BK_TRY(load_initialised(t, err));
     if (opt.epochs > 0) {
-        BK_TRY(open_data(t, err));
+        BK_TRY(own_file(open_data(t, err), err));
         if (r->cfg.init.refresh) BK_TRY(refresh(t, err));
-        BK_TRY(bk_block_train(t->b, t->input, t->target, t->target2, &opt, &hooks, &rep, err));
+        BK_TRY(own_file(bk_block_train(t->b, t->input, t->target, t->target2, &opt, &hooks, &rep, err), err));
         if (rep.fell_back) BK_TRY(load_initialised(t, err));
         log_block(r, t->layer, &rep);
     }
-    r->block[t->layer] = (bk_block_result){rep.loss_init, rep.loss_final, rep.seconds, rep.epoch_kept, rep.halvings, rep.floored, rep.fell_back};
+    r->block[t->layer] = (bk_block_result){.loss_init = rep.loss_init, .loss_final = rep.loss_final, .seconds = rep.seconds, .epoch_kept = rep.epoch_kept,
+                                             .halvings = rep.halvings, .floored = rep.floored, .fell_back = rep.fell_back};
     char model[BK_RUN_PATH];
     bk_run_path(r, "model", model, sizeof model);
     return bk_quantized_write_block(t->ctx, t->b, t->layer, model, err);
@@ -437,7 +378,7 @@ static bk_status one_block(bk_run *r, int64_t layer, const bk_watch *watch, bk_e
     bk_ctx_free(t.ctx);
     bk_weights_free(&t.weights);
     if (st) bk_error_prefix(err, "block %lld", (long long)layer);
-    return st ? st : write_checkpoint(r, layer + 1, err);
+    return st ? st : bk_run_checkpoint(r, layer + 1, err);
 }
 
 static bk_status check_fallbacks(bk_run *r, bk_error *err)
@@ -450,20 +391,6 @@ static bk_status check_fallbacks(bk_run *r, bk_error *err)
     return n < layers ? BK_OK : bk_fail(err, BK_ENUMERIC, "no block could be trained: every one fell back to its initialisation");
 }
 
-/* A shard that somebody took away cannot be made again without its inputs, which are gone: the training starts over. */
-static bk_status check_shards(const bk_run *r, int64_t *next, bk_error *err)
-{
-    char model[BK_RUN_PATH], targets[BK_RUN_PATH];
-    int64_t l = 0, layers = bk_source_config(r->src)->layers;
-    bk_run_path(r, "model", model, sizeof model);
-    bk_run_path(r, "targets", targets, sizeof targets);
-    while (l < *next && bk_quantized_has_block(model, l, layers)) l++;
-    if (l == *next) return BK_OK;
-    bk_log(BK_LOG_WARN, "%s: block %lld was trained but is missing; training starts over", model, (long long)l);
-    *next = 0;
-    return bk_remove_tree(targets, err);
-}
-
 bk_status bk_run_train(bk_run *r, bk_error *err)
 {
     char dir[BK_RUN_PATH];
@@ -471,10 +398,8 @@ bk_status bk_run_train(bk_run *r, bk_error *err)
     bk_run_path(r, "model", dir, sizeof dir);
     BK_TRY(bk_mkdir_p(dir, err));
     bk_run_path(r, "targets", dir, sizeof dir);
-    BK_TRY(read_checkpoint(r, &next, err));
-    BK_TRY(check_shards(r, &next, err));
+    BK_TRY(bk_run_resume(r, &next, err));
     BK_TRY(bk_mkdir_p(dir, err));
-    BK_TRY(cut_metrics(r, next, err));
     if (next) bk_log(BK_LOG_INFO, "resuming: %lld of %lld blocks are trained", (long long)next, (long long)layers);
     bk_watch watch = bk_run_begin_stage(r, "train", 4, layers * 100);
     for (int64_t l = next; l < layers; l++) BK_TRY(one_block(r, l, &watch, err));

@@ -1,14 +1,16 @@
 #include "experiments/stage.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <time.h>
+
+#include "experiments/log.h"
+#include "experiments/verbs.h"
+#include "io/sums.h"
+
+#define DEPENDS_MAX ((size_t)1 << 24)
 
 const char *bk_cache_root(void)
 {
@@ -31,64 +33,103 @@ static bk_status hash_of(const char *name, const char *depends, char hex[65], bk
     return BK_OK;
 }
 
-/* Who waited for a lock whose file the holder then removed has locked nothing: true if `fd` is still the file at `path`. */
-static bool is_at(int fd, const char *path)
+/* A stage that is there counts if it is the one that is asked for and its files are as they were written. */
+static bk_status check(const bk_stage *s, const char *depends, bk_error *err)
 {
-    struct stat mine, there;
-    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+    char path[BK_STAGE_FILE], *text;
+    size_t len;
+    BK_TRY(bk_sums_check(s->dir, err));
+    snprintf(path, sizeof path, "%s/depends.txt", s->dir);
+    BK_TRY(bk_file_slurp(path, DEPENDS_MAX, &text, &len, err));
+    bool same = !strcmp(text, depends);
+    free(text);
+    return same ? BK_OK : bk_fail(err, BK_EFORMAT, "%s: is the stage of something else", path);
 }
 
-static bk_status take_lock(bk_stage *s, bk_error *err)
+static void work_of(const bk_stage *s, const char *owner, char *to, size_t size)
 {
-    char path[BK_STAGE_PATH + 8];
+    snprintf(to, size, "%s.%s.partial", s->dir, owner);
+}
+
+static void say_whom(const bk_stage *s, const bk_lock_owner *o)
+{
+    if (o->here) bk_log(BK_LOG_INFO, "%s: waiting for process %ld, which makes it", s->dir, o->pid);
+    else
+        bk_log(BK_LOG_INFO, "%s: waiting for process %ld on host %s, which makes it; if that process is gone, remove %s.lock", s->dir, o->pid, o->host,
+               s->dir);
+}
+
+/* One attempt at the lock. Work of an owner that died is removed with it. */
+static bk_status try_lock(bk_stage *s, bk_lock_owner *owner, bk_error *err)
+{
+    char path[BK_STAGE_PATH + 8], left[BK_STAGE_WORK];
     snprintf(path, sizeof path, "%s.lock", s->dir);
+    bk_status st = bk_lock_try(&s->lock, path, owner, err);
+    if (!*owner->dead) return st;
+    work_of(s, owner->dead, left, sizeof left);
+    bk_status cleaned = bk_remove_tree(left, st ? NULL : err);
+    return st ? st : cleaned;
+}
+
+/* Until the stage is there, or it is ours to make. What was found at last is looked at under the lock: another may have made it meanwhile. */
+static bk_status find_or_lock(bk_stage *s, const char *depends, bk_error *err)
+{
+    const struct timespec pause = {0, 100000000};
+    bk_error why = {0};
+    long waiting_for = 0;
     for (;;) {
-        s->lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-        if (s->lock < 0) return bk_fail_errno(err, "%s", path);
-        while (flock(s->lock, LOCK_EX) != 0)
-            if (errno != EINTR) return bk_fail_errno(err, "locking %s", path);
-        if (is_at(s->lock, path)) return BK_OK;
-        close(s->lock);
+        bool there = bk_is_dir(s->dir);
+        bk_error_clear(&why);
+        s->done = there && check(s, depends, &why) == BK_OK;
+        if (there && !s->done && s->lock.path) bk_log(BK_LOG_WARN, "%s; the stage is made anew", why.msg);
+        if (s->done || s->lock.path) return BK_OK;
+        bk_lock_owner owner;
+        BK_TRY(try_lock(s, &owner, err));
+        if (s->lock.path) continue;
+        if (owner.pid != waiting_for) say_whom(s, &owner);
+        waiting_for = owner.pid;
+        BK_TRY(bk_check_cancelled(err));
+        nanosleep(&pause, NULL);
     }
 }
 
 bk_status bk_stage_open(bk_stage *s, const char *name, const char *depends, bk_error *err)
 {
     const char *root = bk_cache_root();
-    *s = (bk_stage){.lock = -1};
+    *s = (bk_stage){.done = false};
     BK_TRY(hash_of(name, depends, s->hash, err));
-    if (strlen(root) + strlen(name) + 32 > 4096) return bk_fail(err, BK_EINVAL, "BRICK_CACHE is too long");
+    if (strlen(root) + strlen(name) + BK_LOCK_ID + 32 > 4096) return bk_fail(err, BK_EINVAL, "BRICK_CACHE is too long");
     snprintf(s->dir, sizeof s->dir, "%s/%s-%.16s", root, name, s->hash);
-    snprintf(s->work, sizeof s->work, "%s/%s-%.16s.partial", root, name, s->hash);
-    s->done = bk_is_dir(s->dir);
-    if (s->done) return BK_OK;
     BK_TRY(bk_cache_make(err));
-    BK_TRY(take_lock(s, err));
-    s->done = bk_is_dir(s->dir); /* another process may have made it meanwhile */
+    BK_TRY(find_or_lock(s, depends, err));
     if (s->done) return BK_OK;
+    char path[BK_STAGE_FILE];
+    work_of(s, s->lock.id, s->work, sizeof s->work);
     BK_TRY(bk_remove_tree(s->work, err));
     BK_TRY(bk_mkdir_p(s->work, err));
-    char path[BK_STAGE_PATH + 16];
     snprintf(path, sizeof path, "%s/depends.txt", s->work);
     return bk_write_file(path, depends, strlen(depends), err);
 }
 
 bk_status bk_stage_commit(bk_stage *s, bk_error *err)
 {
+    char old[BK_STAGE_FILE];
+    BK_TRY(bk_sums_write(s->work, err));
+    if (bk_is_dir(s->dir)) { /* the damaged one: out of the way, not gone before the new one has its name */
+        snprintf(old, sizeof old, "%s/old", s->work);
+        BK_TRY(bk_rename(s->dir, old, err));
+    }
     BK_TRY(bk_rename(s->work, s->dir, err));
     s->done = true;
-    return BK_OK;
+    snprintf(old, sizeof old, "%s/old", s->dir);
+    return bk_remove_tree(old, err);
 }
 
 void bk_stage_close(bk_stage *s)
 {
-    if (s->lock < 0) return;
-    char path[BK_STAGE_PATH + 8];
-    snprintf(path, sizeof path, "%s.lock", s->dir);
+    if (!s->lock.path) return;
     if (!s->done) (void)!bk_remove_tree(s->work, NULL);
-    unlink(path);
-    close(s->lock);
-    s->lock = -1;
+    bk_lock_release(&s->lock);
 }
 
 void bk_buffer_add(bk_text_buffer *b, const char *fmt, ...)

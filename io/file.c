@@ -224,6 +224,14 @@ bk_status bk_rename(const char *from, const char *to, bk_error *err)
     return sync_folder_of(to, err);
 }
 
+bk_status bk_sync(const char *path, bk_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bk_status status = fd >= 0 && fsync(fd) == 0 ? BK_OK : bk_fail_errno(err, "%s: cannot sync", path);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
 bool bk_is_dir(const char *path)
 {
     struct stat st;

@@ -39,6 +39,7 @@ bk_status bk_mkdir_p(const char *path, bk_error *err) BK_MUST_USE;
 bk_status bk_remove_tree(const char *path, bk_error *err) BK_MUST_USE; /* absent is fine; never follows links */
 /* Renames and fsyncs the folder that holds the new name. */
 bk_status bk_rename(const char *from, const char *to, bk_error *err) BK_MUST_USE;
+bk_status bk_sync(const char *path, bk_error *err) BK_MUST_USE; /* fsync of a file that others wrote */
 bool bk_is_dir(const char *path);
 bool bk_exists(const char *path);
 /* "dir/name" malloc'd, NULL when memory is out. */

@@ -1,0 +1,31 @@
+/* A lock between processes, on one host or on several that share a file system: a symbolic link whose text names its owner. Making a link is
+ * atomic on network file systems too, needs no service for locks, and the text is there as soon as the link is.
+ * An owner that ended without releasing it (kill, crash, restart of the host) is noticed by processes of the same host, which take over. */
+#ifndef BK_LOCK_H
+#define BK_LOCK_H
+
+#include <stdbool.h>
+
+#include "autograd/error.h"
+
+#define BK_LOCK_ID 160
+
+typedef struct bk_lock {
+    char *path;          /* NULL: not held */
+    char id[BK_LOCK_ID]; /* this process: host, process number and the time it was started; fit for a file name */
+} bk_lock;
+
+/* Who holds a lock that could not be had. */
+typedef struct bk_lock_owner {
+    char host[65];
+    long pid;
+    bool here;             /* on this host: noticed when it ends */
+    char dead[BK_LOCK_ID]; /* id of an owner found dead, whose link was removed; "" if there was none. Also set when the lock was had */
+} bk_lock_owner;
+
+/* Takes the lock, or leaves l->path NULL and tells the owner; never waits. Not recursive: a process that holds it gets it again.
+ * What stands at PATH and is no lock: BK_EFORMAT. */
+bk_status bk_lock_try(bk_lock *l, const char *path, bk_lock_owner *owner, bk_error *err) BK_MUST_USE;
+void bk_lock_release(bk_lock *l); /* one that is not held is legal */
+
+#endif
