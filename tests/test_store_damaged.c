@@ -131,10 +131,20 @@ END_TEST
 
 START_TEST(files_are_written_in_the_format_with_checksums)
 {
-    write_sample_file(in_dir("a.h5"), 0);
+    bk_store *s;
+    OK(bk_store_create(&s, in_dir("a.h5"), &meta, 0, &err));
+    for (int i = 0; i < 40; i++) { /* more than fit without trees by default */
+        char name[32];
+        snprintf(name, sizeof name, "/many/%02d", i);
+        OK(bk_store_put(s, name, BK_STORE_I32, 1, (int64_t[]){1}, &i, &err));
+        OK(bk_store_set_int(s, "/", name + 6, i, &err));
+    }
+    OK(bk_store_commit(s, &err));
     size_t n;
     unsigned char *a = slurp(in_dir("a.h5"), &n);
     ck_assert_int_ge(a[8], 2); /* superblock */
+    ck_assert_ptr_null(memmem(a, n, "FRHP", 4)); /* heaps and trees of many attributes or links */
+    ck_assert_ptr_null(memmem(a, n, "BTLF", 4));
     ck_assert_ptr_nonnull(memmem(a, n, "OHDR\2", 5));
     ck_assert_ptr_null(memmem(a, n, "TREE", 4));
     ck_assert_ptr_null(memmem(a, n, "SNOD", 4));

@@ -1,0 +1,241 @@
+/* Locks that name their owner: one holder at a time, and none after its end. */
+#include <check.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "io/lock.h"
+
+static char dir[64], path[128];
+static bk_error err;
+static bk_lock lock;
+static bk_lock_owner owner;
+
+static void setup(void)
+{
+    strcpy(dir, "/tmp/bk_lock_XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/x.lock", dir);
+    bk_error_clear(&err);
+}
+
+static void teardown(void)
+{
+    ck_assert_int_eq(bk_remove_tree(dir, NULL), BK_OK);
+}
+
+static bool take(void)
+{
+    ck_assert_msg(bk_lock_try(&lock, path, &owner, &err) == BK_OK, "%s", err.msg);
+    return lock.path != NULL;
+}
+
+static bool there(void)
+{
+    char text[256];
+    return readlink(path, text, sizeof text) > 0;
+}
+
+/* A process that takes the lock and stays; ends when killed. */
+static pid_t holder(void)
+{
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        (void)!bk_lock_try(&lock, path, &owner, &err);
+        for (;;) pause();
+    }
+    for (int i = 0; i < 2000 && !there(); i++) usleep(1000);
+    ck_assert(there());
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+/* The link of an owner that is made up of ours. */
+static void forge(long pid, unsigned long long start, unsigned long long space, unsigned boot, const char *host)
+{
+    char text[256], own_host[65];
+    long own_pid;
+    unsigned long long own_start, own_space;
+    unsigned own_boot;
+    ck_assert(take());
+    ck_assert_int_eq(sscanf(lock.id, "%ld.%llu.%llu.%8x@%64s", &own_pid, &own_start, &own_space, &own_boot, own_host), 5);
+    ck_assert_int_eq(own_pid, getpid());
+    bk_lock_release(&lock);
+    snprintf(text, sizeof text, "%ld.%llu.%llu.%08x@%s", pid ? pid : own_pid, start ? start : own_start, space ? space : own_space,
+             boot ? boot : own_boot, host ? host : own_host);
+    ck_assert_int_eq(symlink(text, path), 0);
+}
+
+START_TEST(one_process_has_it)
+{
+    pid_t pid = holder();
+    ck_assert(!take());
+    ck_assert_int_eq(owner.pid, pid);
+    ck_assert(owner.here);
+    ck_assert_str_eq(owner.dead, "");
+    bk_lock_release(&lock); /* not ours: nothing happens */
+    ck_assert(there());
+    end(pid);
+}
+END_TEST
+
+START_TEST(release_frees_it)
+{
+    ck_assert(take());
+    ck_assert(there());
+    bk_lock_release(&lock);
+    ck_assert(!there());
+    ck_assert(take());
+    bk_lock_release(&lock);
+}
+END_TEST
+
+START_TEST(a_killed_owner_is_succeeded)
+{
+    pid_t pid = holder();
+    if (_i) end(pid);
+    else { /* dead, but its parent has not heard of it */
+        kill(pid, SIGKILL);
+        siginfo_t info;
+        ck_assert_int_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    }
+    ck_assert(take());
+    ck_assert_int_eq(atol(owner.dead), pid);
+    bk_lock_release(&lock);
+    ck_assert(!there());
+}
+END_TEST
+
+START_TEST(another_process_of_the_same_number_is_not_the_owner)
+{
+    pid_t pid = holder();
+    unlink(path);
+    forge(pid, 12345, 0, 0, NULL);
+    ck_assert(take());
+    ck_assert_int_eq(atol(owner.dead), pid);
+    bk_lock_release(&lock);
+    end(pid);
+}
+END_TEST
+
+START_TEST(after_a_restart_of_the_host_it_is_free)
+{
+    forge(0, 0, 0, 0x12345678, NULL);
+    ck_assert(take());
+    bk_lock_release(&lock);
+}
+END_TEST
+
+START_TEST(an_owner_that_cannot_be_seen_keeps_it)
+{
+    if (_i) forge(99, 12345, 0, 0, "elsewhere");
+    else forge(99, 12345, 77, 0, NULL); /* a container of this host */
+    ck_assert(!take());
+    ck_assert_int_eq(owner.pid, 99);
+    ck_assert(!owner.here);
+    if (_i) ck_assert_str_eq(owner.host, "elsewhere");
+    ck_assert(there());
+}
+END_TEST
+
+START_TEST(what_is_no_lock_is_left_alone)
+{
+    if (_i) ck_assert_int_eq(symlink("/etc/passwd", path), 0);
+    else ck_assert_int_eq(bk_write_file(path, "mine", 4, &err), BK_OK);
+    ck_assert_int_eq(bk_lock_try(&lock, path, &owner, &err), BK_EFORMAT);
+    ck_assert_ptr_nonnull(strstr(err.msg, "x.lock"));
+    ck_assert_ptr_nonnull(strstr(err.msg, "remove it"));
+    ck_assert_int_eq(access(path, F_OK), 0);
+}
+END_TEST
+
+START_TEST(release_leaves_the_link_of_another)
+{
+    ck_assert(take());
+    unlink(path);
+    ck_assert_int_eq(symlink("99.1.1.00000001@elsewhere", path), 0);
+    bk_lock_release(&lock);
+    ck_assert(there());
+}
+END_TEST
+
+START_TEST(a_folder_that_is_not_there_is_an_error)
+{
+    snprintf(path, sizeof path, "%s/absent/x.lock", dir);
+    ck_assert_int_eq(bk_lock_try(&lock, path, &owner, &err), BK_EIO);
+}
+END_TEST
+
+/* Holds the lock `times` times; a file that only one process can make stands for what the lock guards. */
+static int contend(const char *mark, int times)
+{
+    for (int i = 0; i < times;) {
+        if (bk_lock_try(&lock, path, &owner, &err)) return 1;
+        if (!lock.path) {
+            usleep(200);
+            continue;
+        }
+        int fd = open(mark, O_CREAT | O_EXCL | O_WRONLY, 0666);
+        if (fd < 0) return 2;
+        close(fd);
+        usleep(300);
+        unlink(mark);
+        if (++i == times) _exit(0); /* dies with the lock in its hands */
+        bk_lock_release(&lock);
+    }
+    return 0;
+}
+
+START_TEST(many_that_want_it_have_it_in_turn)
+{
+    enum { MANY = 8 };
+    char mark[128];
+    pid_t pid[MANY];
+    snprintf(mark, sizeof mark, "%s/mark", dir);
+    forge(99, 12345, 0, 0x12345678, NULL); /* all find it with a dead owner */
+    for (int i = 0; i < MANY; i++) {
+        pid[i] = fork();
+        if (pid[i] == 0) _exit(contend(mark, 25));
+    }
+    for (int i = 0; i < MANY; i++) {
+        int status;
+        ck_assert_int_eq(waitpid(pid[i], &status, 0), pid[i]);
+        ck_assert_int_eq(status, 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("lock");
+    TCase *t = tcase_create("lock");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, one_process_has_it);
+    tcase_add_test(t, release_frees_it);
+    tcase_add_loop_test(t, a_killed_owner_is_succeeded, 0, 2);
+    tcase_add_test(t, another_process_of_the_same_number_is_not_the_owner);
+    tcase_add_test(t, after_a_restart_of_the_host_it_is_free);
+    tcase_add_loop_test(t, an_owner_that_cannot_be_seen_keeps_it, 0, 2);
+    tcase_add_loop_test(t, what_is_no_lock_is_left_alone, 0, 2);
+    tcase_add_test(t, release_leaves_the_link_of_another);
+    tcase_add_test(t, a_folder_that_is_not_there_is_an_error);
+    tcase_add_test(t, many_that_want_it_have_it_in_turn);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
