@@ -147,7 +147,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(timed(r, T_OUTLIERS, bk_run_find_prefix, err));
     BK_TRY(timed(r, T_INIT, bk_run_init, err));
     bk_status trained = timed(r, T_TRAIN, bk_run_train, err);
-    if (trained && !r->all_fell_back) return trained;
+    if (r->stopped || (trained && !r->all_fell_back)) return trained;
     bk_error failure = *err;
     if (trained) bk_error_clear(err);
     BK_TRY(timed(r, T_TRAIN, export_rest, err));
@@ -189,12 +189,14 @@ static void default_folder(bk_run *r)
 int bk_verb_run(int argc, char **argv)
 {
     const char *config = NULL, *out = NULL;
+    int64_t stop_after = 0;
     bool resume = false, strict = false, help_config = false, json = false;
     bk_opt_list sets = {.n = 0};
     const bk_opt opts[] = {
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
         {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<model>-<scheme>", 0, 0, "run folder"},
         {"--resume", BK_OPT_FLAG, &resume, NULL, NULL, 0, 0, "continue an unfinished run"},
+        {"--stop-after", BK_OPT_INT, &stop_after, "BLOCKS", NULL, 1, 1e6, "train so many blocks and end; --resume goes on"},
         {"--strict", BK_OPT_FLAG, &strict, NULL, NULL, 0, 0, "every fallback is an error"},
         {"--help-config", BK_OPT_FLAG, &help_config, NULL, NULL, 0, 0, "print every key of a config and end"},
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "print summary.json instead of the table"},
@@ -215,6 +217,7 @@ int bk_verb_run(int argc, char **argv)
     bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
     if (strict) r->cfg.strict = true;
+    r->stop_after = stop_after;
     if (!st) st = bk_run_config_check_files(&r->cfg, &err);
     if (!st && out && !*out) st = bk_fail(&err, BK_EINVAL, "--out is empty: name a folder");
     if (!st && out && strlen(out) > 4000) st = bk_fail(&err, BK_EINVAL, "--out is too long");
@@ -224,7 +227,7 @@ int bk_verb_run(int argc, char **argv)
     bk_error closing = {0};
     bk_status end = r->complete ? bk_run_print_result(r, json, &closing) : BK_OK;
     code = bk_exit_report(st, &err);
-    if (st == BK_ECANCEL) bk_log(BK_LOG_INFO, "the same command with --resume goes on in %s", r->dir);
+    if (st == BK_ECANCEL || r->stopped) bk_log(BK_LOG_INFO, "the same command with --resume goes on in %s", r->dir);
     if (!end) end = bk_log_close(&closing);
     if (end && !st) code = bk_exit_report(end, &closing);
     bk_run_close(r);

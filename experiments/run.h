@@ -47,6 +47,8 @@ typedef struct bk_run {
     double ppl_fp, ppl_fp_prefix, ppl_init, ppl_final;
     double seconds[BK_RUN_STAGES];
     bool complete;      /* summary.json is there */
+    int64_t stop_after; /* blocks to train in all, then to end without evaluation; 0 = all */
+    bool stopped;       /* which it did */
     bool all_fell_back; /* no block could be trained: exit 4, with everything written */
     bk_progress progress;
 } bk_run;
@@ -57,6 +59,7 @@ void bk_run_close(bk_run *r);
 
 /* Parts, in the order in which they run (run_*.c). */
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
+bool bk_run_folder_busy(const char *dir); /* another process runs there */
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
 bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_equivalence(bk_run *r, bk_error *err) BK_MUST_USE;

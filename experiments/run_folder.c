@@ -31,6 +31,16 @@ static bk_status lock_folder(bk_run *r, bk_error *err)
                    o.host, path);
 }
 
+bool bk_run_folder_busy(const char *dir)
+{
+    char path[BK_RUN_PATH];
+    snprintf(path, sizeof path, "%s/lock", dir);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return busy;
+}
+
 /* Refuses a folder that belongs to another config, naming the key that differs. */
 static bk_status compare_config(const bk_run *r, const char *path, bk_error *err)
 {

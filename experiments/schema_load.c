@@ -75,7 +75,7 @@ static const char *leaf_of(const char *path)
 }
 
 /* The nearest name in the same section, else a key of that name in another one. */
-static const char *nearest_key(const char *path, char *to, size_t size)
+const char *bk_key_nearest(const char *path, char *to, size_t size)
 {
     words w;
     const char *leaf = leaf_of(path);
@@ -126,8 +126,8 @@ static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const c
     if (key >= 0) return assign(l, key, source, y, value);
     char near[192];
     bool told = !y->lines && at == &y->node[0]; /* "--set key" stands in front */
-    if (!is_section(path) && told) return bk_yaml_fail(y, at, l->err, "unknown key%s", nearest_key(path, near, sizeof near));
-    if (!is_section(path)) return bk_yaml_fail(y, at, l->err, "unknown key '%.120s'%s", path, nearest_key(path, near, sizeof near));
+    if (!is_section(path) && told) return bk_yaml_fail(y, at, l->err, "unknown key%s", bk_key_nearest(path, near, sizeof near));
+    if (!is_section(path)) return bk_yaml_fail(y, at, l->err, "unknown key '%.120s'%s", path, bk_key_nearest(path, near, sizeof near));
     if (value->kind != BK_NODE_MAP && told) return bk_yaml_fail(y, at, l->err, "a section: set one of its keys (brick run --help-config)");
     if (value->kind != BK_NODE_MAP) return bk_yaml_fail(y, value, l->err, "'%s' is a section: its keys follow, indented", path);
     return walk_map(l, source, y, path, value);

@@ -447,10 +447,15 @@ static const struct {
     [BK_KEY_SKIP] = {set_skip, print_skip},
 };
 
+bk_status bk_field_set(void *field, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err)
+{
+    target t = {field, key, y, err};
+    return types[key->type].set(&t, v);
+}
+
 bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err)
 {
-    target t = {(char *)c + key->offset, key, y, err};
-    return types[key->type].set(&t, v);
+    return bk_field_set((char *)c + key->offset, key, y, v, err);
 }
 
 void bk_key_print(FILE *to, const bk_run_config *c, const bk_key *key)

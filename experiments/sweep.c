@@ -1,0 +1,127 @@
+/* brick sweep: one config, many points. */
+#include "experiments/sweep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "experiments/log.h"
+#include "experiments/options.h"
+#include "experiments/verbs.h"
+#include "io/file.h"
+
+/* Two sweeps of one host do not share a folder. Commands of --list do not come here: the locks of run folders keep these apart. */
+static bk_status lock_folder(const char *dir, int *lock, bk_error *err)
+{
+    char path[BK_PATH_SIZE + 16];
+    snprintf(path, sizeof path, "%s/sweep.lock", dir);
+    *lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (*lock < 0) return bk_fail_errno(err, "%s", path);
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return BK_OK;
+    if (errno == EWOULDBLOCK) return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder", dir);
+    return bk_fail_errno(err, "locking %s", path);
+}
+
+/* What lies there already; folders of other configs and files that are missing are errors before anything runs. */
+static bk_status look_at_all(bk_sweep_run *r, int *n_done, bk_error *err)
+{
+    char dir[2 * BK_PATH_SIZE];
+    bk_run_config *c = malloc(sizeof *c);
+    bk_status st = c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < r->s->n; i++) {
+        bool done = false;
+        bk_sweep_point_dir(r, i, dir, sizeof dir);
+        st = bk_sweep_config(r->s, i, c, err);
+        if (!st) st = bk_sweep_look(dir, c, &r->row[i], &done, err);
+        if (!st && !done) st = bk_run_config_check_files(c, err);
+        *n_done += done;
+    }
+    free(c);
+    return st;
+}
+
+static bk_status run_points(bk_sweep_run *r, bk_error *err)
+{
+    int n_done = 0;
+    BK_TRY(look_at_all(r, &n_done, err));
+    bk_log(BK_LOG_INFO, "%s: %d points in %s, %d are there, %d at a time", r->s->file, r->s->n, r->dir, n_done, r->jobs);
+    BK_TRY(bk_sweep_write(r->s, r->row, r->dir, err));
+    return bk_sweep_all(r, err);
+}
+
+static bk_status set_up(bk_sweep_run *r, const char *file, const char *out, int64_t jobs, bk_error *err)
+{
+    BK_TRY(bk_sweep_load(file, r->s, err));
+    BK_TRY(bk_sweep_check(r->s, err));
+    ssize_t n = readlink("/proc/self/exe", r->program, sizeof r->program - 1);
+    if (n < 0) return bk_fail_errno(err, "/proc/self/exe");
+    if (out && !*out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
+    if (out && strlen(out) > BK_PATH_SIZE - BK_SWEEP_NAME - 64) return bk_fail(err, BK_EINVAL, "--out is too long");
+    if (out) snprintf(r->dir, sizeof r->dir, "%s", out);
+    else bk_sweep_folder(r->s, r->dir, sizeof r->dir);
+    r->jobs = (int)(jobs ? jobs : r->s->jobs);
+    r->row = calloc((size_t)r->s->n, sizeof *r->row);
+    return r->row ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+}
+
+/* Exit code of the first point, in the order of the file, that failed. */
+static int code_of_failures(const bk_sweep_run *r)
+{
+    int first = BK_EXIT_OK, n = 0;
+    for (int i = 0; i < r->s->n; i++) {
+        if (r->row[i].state != BK_POINT_FAILED) continue;
+        if (n++ == 0) first = r->row[i].code;
+    }
+    if (n) bk_log(BK_LOG_ERROR, "%d of %d points failed; the same command tries them again", n, r->s->n);
+    return first;
+}
+
+static bk_status sweep(bk_sweep_run *r, bool json, int *code, bk_error *err)
+{
+    int lock = -1;
+    BK_TRY(bk_mkdir_p(r->dir, err));
+    bk_status st = lock_folder(r->dir, &lock, err);
+    if (!st) st = run_points(r, err);
+    if (!st) st = bk_sweep_print(r->s, r->row, r->dir, json, err);
+    if (!st) *code = code_of_failures(r);
+    if (lock >= 0) close(lock);
+    return st;
+}
+
+int bk_verb_sweep(int argc, char **argv)
+{
+    const char *file = NULL, *out = NULL;
+    int64_t jobs = 0;
+    bool list = false, json = false;
+    const bk_opt opts[] = {
+        {"--jobs", BK_OPT_INT, &jobs, "N", "the file's jobs, else 1", 1, 1024, "points at a time; they share the processors"},
+        {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<name of the file>", 0, 0, "folder of the run folders and of results.csv, results.jsonl"},
+        {"--list", BK_OPT_FLAG, &list, NULL, NULL, 0, 0, "print a shell command for each point and end; the sweep then collects"},
+        {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object instead of the table"},
+        {"SWEEP", BK_OPT_TEXT, &file, "SWEEP", "", 0, 0, "YAML file: base and grid, zip or points (docs/sweeps.md)"},
+        {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
+    const bk_cli cli = {"sweep", "many runs: one config and keys that vary; goes on where it was stopped", opts,
+                        "brick plan configs/sweeps/demo-lr.yaml\n"
+                        "brick sweep configs/sweeps/demo-lr.yaml\n"
+                        "brick sweep configs/sweeps/demo-lr.yaml --list | xargs -d '\\n' -n 1 -P 2 sh -c\n"};
+    int code;
+    if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
+    bk_error err = {0};
+    bk_sweep s = {0};
+    bk_sweep_run *r = calloc(1, sizeof *r);
+    if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
+    r->s = &s;
+    bk_status st = set_up(r, file, out, jobs, &err);
+    if (!st && list && s.n_rungs) st = bk_fail(&err, BK_EINVAL, "%s: halving compares points while they run: no --list with it", file);
+    if (!st) st = list ? bk_sweep_list(r, &err) : sweep(r, json, &code, &err);
+    if (st) code = bk_exit_report(st, &err);
+    if (st == BK_ECANCEL) bk_log(BK_LOG_INFO, "the same command goes on in %s", r->dir);
+    bk_sweep_free(&s);
+    free(r->row);
+    free(r);
+    return code;
+}

@@ -1,0 +1,104 @@
+/* Points of a sweep as configs: every one is loaded and checked before the first one runs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/schema_priv.h"
+#include "experiments/sweep.h"
+#include "io/file.h"
+
+/* Points are compared by halving when these are the same: their losses are about the same targets. */
+static const char *const rival_keys[] = {"model", "seed", "data.", "train.loss", "train.target", NULL};
+/* Results do not depend on these. */
+static const char *const config_keys[] = {"!threads", NULL};
+
+int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES])
+{
+    const bk_sweep_point *p = &s->point[point];
+    int n = 0;
+    for (int i = 0; i < s->n_fixed; i++) sets[n++] = s->value[s->fixed[i]].set;
+    for (int i = 0; i < p->n; i++) sets[n++] = s->value[p->value[i]].set;
+    return n;
+}
+
+/* The place in a file stays at the front of the message. */
+static bk_status name_point(const bk_sweep *s, int point, bk_error *err)
+{
+    bk_error why = *err;
+    bk_error_clear(err);
+    return bk_fail(err, why.code, "%.800s (point %s of %.100s)", why.msg, s->point[point].name, s->file);
+}
+
+bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_error *err)
+{
+    const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
+    int n = bk_sweep_sets(s, point, sets);
+    return bk_run_config_load(s->base, sets, n, out, err) ? name_point(s, point, err) : BK_OK;
+}
+
+static bk_status hash_keys(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err)
+{
+    char *text;
+    BK_TRY(bk_config_digest_keys(c, keys, &text, err));
+    bk_sha256 *h = bk_sha256_new();
+    if (h) {
+        bk_sha256_put(h, text, strlen(text));
+        bk_sha256_end(h, hex);
+    }
+    free(text);
+    return h ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for a hash");
+}
+
+static bk_status show_axes(const bk_sweep *s, bk_sweep_point *p, const bk_run_config *c, bk_error *err)
+{
+    for (int a = 0; a < s->n_axes; a++) {
+        size_t len;
+        FILE *f = open_memstream(&p->shown[a], &len);
+        if (!f) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+        bk_key_print(f, c, &bk_keys[s->axis[a]]);
+        if (fclose(f) != 0) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    }
+    return BK_OK;
+}
+
+static int by_config(const void *a, const void *b)
+{
+    const bk_sweep_point *const *x = a, *const *y = b;
+    int order = strcmp((*x)->config, (*y)->config);
+    return order ? order : *x < *y ? -1 : 1;
+}
+
+/* Different words for one config: a value that is the base's own, or that another key overrides. */
+static bk_status refuse_twins(const bk_sweep *s, bk_error *err)
+{
+    const bk_sweep_point **sorted = malloc((size_t)s->n * sizeof *sorted);
+    if (!sorted) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; i < s->n; i++) sorted[i] = &s->point[i];
+    qsort(sorted, (size_t)s->n, sizeof *sorted, by_config);
+    bk_status st = BK_OK;
+    for (int i = 1; !st && i < s->n; i++)
+        if (strcmp(sorted[i - 1]->config, sorted[i]->config) == 0)
+            st = bk_fail(err, BK_EINVAL, "%s: the points %s and %s are the same run: exclude one", s->file, sorted[i - 1]->name, sorted[i]->name);
+    free(sorted);
+    return st;
+}
+
+bk_status bk_sweep_check(bk_sweep *s, bk_error *err)
+{
+    bk_run_config *c = malloc(sizeof *c);
+    bk_status st = c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < s->n; i++) {
+        bk_sweep_point *p = &s->point[i];
+        st = bk_sweep_config(s, i, c, err);
+        if (!st) st = show_axes(s, p, c, err);
+        if (!st) st = hash_keys(c, config_keys, p->config, err);
+        if (!st) st = hash_keys(c, rival_keys, p->rivals, err);
+    }
+    free(c);
+    return st ? st : refuse_twins(s, err);
+}
+
+void bk_sweep_folder(const bk_sweep *s, char *to, size_t size)
+{
+    const char *slash = strrchr(s->file, '/'), *name = slash ? slash + 1 : s->file, *dot = strrchr(name, '.');
+    snprintf(to, size, "runs/%.*s", dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
+}

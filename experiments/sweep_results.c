@@ -1,0 +1,233 @@
+/* What became of the points of a sweep: read from their run folders, written as results.csv and results.jsonl. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/stage.h"
+#include "experiments/sweep.h"
+#include "io/file.h"
+
+#define MAX_CONFIG ((size_t)1 << 22)
+#define MAX_METRICS ((size_t)1 << 30)
+
+const char *const bk_sweep_stage[BK_SWEEP_STAGES] = {"load", "equivalence", "outliers", "init", "train", "evaluate", "total"};
+static const char *const state_name[] = {"pending", "running", "done", "failed", "stopped"};
+
+/* What may differ without another result. */
+static const char *const free_keys[] = {"!threads", NULL};
+
+/* --- a run folder --- */
+
+static bk_status same_config(const char *dir, const char *path, const bk_run_config *c, bk_error *err)
+{
+    char mine[128], theirs[128], *text;
+    size_t len;
+    BK_TRY(bk_file_slurp(path, MAX_CONFIG, &text, &len, err));
+    bk_run_config *old = malloc(sizeof *old);
+    bk_status st = old ? bk_run_config_parse(text, len, path, NULL, 0, old, err) : bk_fail(err, BK_ENOMEM, "no memory");
+    const char *key = st ? NULL : bk_run_config_diff(old, c, free_keys, theirs, mine, sizeof mine);
+    if (key) st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out", dir, key, theirs, mine);
+    free(old);
+    free(text);
+    return st;
+}
+
+static double number(const bk_json *o, const char *key)
+{
+    return bk_json_num(bk_json_get(o, key), NAN);
+}
+
+static void clear_numbers(bk_sweep_row *row)
+{
+    double *all[] = {&row->fp, &row->fp_prefix, &row->init, &row->final, &row->gap, &row->loss_init, &row->loss_final, &row->loss_last, &row->peak};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = NAN;
+    for (int i = 0; i < BK_SWEEP_STAGES; i++) row->seconds[i] = NAN;
+}
+
+static void take_blocks(const bk_json *blocks, bk_sweep_row *row)
+{
+    size_t n = bk_json_size(blocks), fell_back = 0;
+    row->loss_init = row->loss_final = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bk_json *b = bk_json_at(blocks, i);
+        row->loss_init += number(b, "loss_init") / (double)n;
+        row->loss_final += number(b, "loss_final") / (double)n;
+        row->loss_last = number(b, "loss_final");
+        fell_back += bk_json_bool(bk_json_get(b, "fell_back"), false);
+    }
+    if (!n || fell_back < n) return;
+    row->state = BK_POINT_FAILED; /* `run` ends with this code whenever it is asked */
+    row->code = 4;
+    snprintf(row->message, sizeof row->message, "no block could be trained");
+}
+
+static void take_summary(const bk_json *summary, bk_sweep_row *row)
+{
+    const bk_json *ppl = bk_json_get(summary, "ppl"), *seconds = bk_json_get(summary, "seconds");
+    row->state = BK_POINT_DONE;
+    row->code = 0;
+    row->message[0] = 0;
+    row->fp = number(ppl, "fp");
+    row->fp_prefix = number(ppl, "fp_prefix");
+    row->init = number(ppl, "init");
+    row->final = number(ppl, "final");
+    row->gap = log(row->final / row->fp);
+    for (int i = 0; i < BK_SWEEP_STAGES; i++) row->seconds[i] = number(seconds, bk_sweep_stage[i]);
+    row->peak = number(summary, "peak_rss_bytes");
+    take_blocks(bk_json_get(summary, "blocks"), row);
+}
+
+bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err)
+{
+    char manifest[BK_STAGE_PATH], config[BK_STAGE_PATH], summary[BK_STAGE_PATH];
+    bk_json *o;
+    *done = false;
+    clear_numbers(row);
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
+    snprintf(config, sizeof config, "%s/config.yaml", dir);
+    snprintf(summary, sizeof summary, "%s/summary.json", dir);
+    if (!bk_exists(manifest)) return BK_OK; /* nothing was computed yet */
+    BK_TRY(same_config(dir, config, c, err));
+    if (!bk_exists(summary)) return BK_OK;
+    BK_TRY(bk_json_load(summary, &o, err));
+    take_summary(o, row);
+    bk_json_free(o);
+    *done = true;
+    return BK_OK;
+}
+
+double bk_sweep_loss(const char *dir, const bk_run_config *c, int64_t block)
+{
+    char path[BK_STAGE_PATH], *text;
+    size_t len;
+    double loss = NAN;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    if (bk_file_slurp(path, MAX_METRICS, &text, &len, NULL)) return NAN;
+    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        bk_json *o;
+        if (bk_json_parse(line, strlen(line), path, &o, NULL)) continue; /* cut off */
+        double here = number(o, "val_loss");
+        bool counts = bk_json_int(bk_json_get(o, "block"), -1) == block && !isnan(here);
+        if (counts && (isnan(loss) || c->train.keep == BK_KEEP_LAST || here < loss)) loss = here;
+        bk_json_free(o);
+    }
+    free(text);
+    return loss;
+}
+
+/* --- rows --- */
+
+static bk_json *axis_json(const bk_sweep *s, int axis, const char *text)
+{
+    bk_key_type t = bk_keys[s->axis[axis]].type;
+    char *end;
+    bool is_number = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_WINDOWS;
+    if (t == BK_KEY_BOOL) return bk_json_of_bool(!strcmp(text, "true"));
+    double x = strtod(text, &end);
+    if (!is_number || *end) return bk_json_of_str(text, strlen(text));
+    return t == BK_KEY_REAL ? bk_json_of_num(x) : bk_json_of_int(strtoll(text, NULL, 10));
+}
+
+static bk_json *row_json(const bk_sweep *s, int point, const bk_sweep_row *row, const char *dir)
+{
+    char path[2 * BK_PATH_SIZE], column[64];
+    bk_json *o = bk_json_object();
+    const bk_sweep_point *p = &s->point[point];
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"ppl_fp", row->fp}, {"ppl_fp_prefix", row->fp_prefix}, {"ppl_init", row->init}, {"ppl_final", row->final}, {"gap", row->gap},
+                   {"loss_init", row->loss_init}, {"loss_final", row->loss_final}, {"loss_last", row->loss_last}};
+    bk_json_set(o, "point", bk_json_of_str(p->name, strlen(p->name)));
+    for (int a = 0; a < s->n_axes; a++) bk_json_set(o, bk_keys[s->axis[a]].path, axis_json(s, a, p->shown[a]));
+    bk_json_set(o, "status", bk_json_of_str(state_name[row->state], strlen(state_name[row->state])));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) bk_json_set(o, numbers[i].key, bk_json_of_num(numbers[i].value));
+    for (int i = 0; i < BK_SWEEP_STAGES; i++) {
+        snprintf(column, sizeof column, "seconds_%s", bk_sweep_stage[i]);
+        bk_json_set(o, column, bk_json_of_num(row->seconds[i]));
+    }
+    bk_json_set(o, "peak_rss_bytes", isnan(row->peak) ? bk_json_null() : bk_json_of_int((int64_t)row->peak));
+    snprintf(path, sizeof path, "%s/%s", dir, p->name);
+    bk_json_set(o, "folder", bk_json_of_str(path, strlen(path)));
+    bk_json_set(o, "exit_code", row->state == BK_POINT_FAILED ? bk_json_of_int(row->code) : row->state == BK_POINT_DONE ? bk_json_of_int(0) : bk_json_null());
+    bk_json_set(o, "message", *row->message ? bk_json_of_str(row->message, strlen(row->message)) : bk_json_null());
+    return o;
+}
+
+bk_json *bk_sweep_rows_json(const bk_sweep *s, const bk_sweep_row *rows, const char *dir)
+{
+    bk_json *a = bk_json_array();
+    for (int i = 0; i < s->n; i++) bk_json_push(a, row_json(s, i, &rows[i], dir));
+    return a;
+}
+
+static void csv_text(FILE *f, const char *text)
+{
+    if (!strpbrk(text, ",\"\r\n")) {
+        fputs(text, f);
+        return;
+    }
+    fputc('"', f);
+    for (; *text; text++) fprintf(f, *text == '"' ? "\"\"" : "%c", *text);
+    fputc('"', f);
+}
+
+static void csv_value(FILE *f, const bk_json *v)
+{
+    const char *text = bk_json_str(v, NULL);
+    char *dumped = text || bk_json_kind_of(v) == BK_JSON_NULL ? NULL : bk_json_dump(v, 0);
+    if (text) csv_text(f, text);
+    else if (dumped) fputs(dumped, f);
+    free(dumped);
+}
+
+static bk_status write_lines(const char *dir, const char *name, const bk_json *rows, void (*put)(FILE *f, const bk_json *rows), bk_error *err)
+{
+    char path[BK_STAGE_PATH], *text = NULL;
+    size_t len;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = open_memstream(&text, &len);
+    if (!f) return bk_fail(err, BK_ENOMEM, "no memory for %s", path);
+    put(f, rows);
+    bk_status st = fclose(f) == 0 ? bk_write_file(path, text, len, err) : bk_fail(err, BK_ENOMEM, "no memory for %s", path);
+    free(text);
+    return st;
+}
+
+static void put_csv(FILE *f, const bk_json *rows)
+{
+    const bk_json *first = bk_json_at(rows, 0);
+    const char *comma = "";
+    for (void *it = bk_json_first(first); it; it = bk_json_next(first, it), comma = ",") {
+        fputs(comma, f);
+        csv_text(f, bk_json_key(it));
+    }
+    fputc('\n', f);
+    for (size_t i = 0; i < bk_json_size(rows); i++) {
+        const bk_json *row = bk_json_at(rows, i);
+        comma = "";
+        for (void *it = bk_json_first(row); it; it = bk_json_next(row, it), comma = ",") {
+            fputs(comma, f);
+            csv_value(f, bk_json_value(it));
+        }
+        fputc('\n', f);
+    }
+}
+
+static void put_jsonl(FILE *f, const bk_json *rows)
+{
+    for (size_t i = 0; i < bk_json_size(rows); i++) {
+        char *line = bk_json_dump(bk_json_at(rows, i), 0);
+        fprintf(f, "%s\n", line ? line : "{}");
+        free(line);
+    }
+}
+
+bk_status bk_sweep_write(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bk_error *err)
+{
+    bk_json *all = bk_sweep_rows_json(s, rows, dir);
+    bk_status st = all ? write_lines(dir, "results.csv", all, put_csv, err) : bk_fail(err, BK_ENOMEM, "no memory for the results");
+    if (!st) st = write_lines(dir, "results.jsonl", all, put_jsonl, err);
+    bk_json_free(all);
+    return st;
+}

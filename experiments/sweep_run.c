@@ -1,0 +1,430 @@
+/* Points of a sweep as child processes: `brick run`, a few at a time, each in its own folder with its messages in POINT.log. A child that
+ * outlives a sweep that was killed is told to stop (PR_SET_PDEATHSIG); until it has, the lock of its run folder keeps the next sweep waiting. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "experiments/log.h"
+#include "experiments/progress.h"
+#include "experiments/run.h"
+#include "experiments/sweep.h"
+#include "experiments/verbs.h"
+#include "io/file.h"
+
+#define FOLDER (2 * BK_PATH_SIZE)
+#define WORDS (2 * (BK_SWEEP_FIXED + BK_SWEEP_AXES) + 16)
+#define LOG_TAIL 8192
+#define TURN_SECONDS 1 /* between looks at folders that others work in */
+
+typedef struct child {
+    pid_t pid; /* 0 = none */
+    int point;
+    double began;
+} child;
+
+typedef struct crew {
+    bk_sweep_run *r;
+    child *child;       /* [jobs] */
+    int running;
+    int64_t stop_after; /* blocks; 0 = to the end */
+    bool *due;          /* [points] still to run in this round */
+    bool *elsewhere;    /* [points] another process works there, and it was said */
+    int n_due, finished;
+    double began;
+    bool forwarded;     /* the signal that came was passed on */
+    bk_run_config *cfg;
+} crew;
+
+void bk_sweep_point_dir(const bk_sweep_run *r, int point, char *to, size_t size)
+{
+    snprintf(to, size, "%s/%s", r->dir, r->s->point[point].name);
+}
+
+/* --- the command of a point --- */
+
+typedef struct command {
+    char *word[WORDS];
+    char folder[FOLDER], blocks[32], base[BK_PATH_SIZE + 2];
+} command;
+
+static void make_command(const bk_sweep_run *r, int point, int64_t stop_after, command *c)
+{
+    const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
+    int n = bk_sweep_sets(r->s, point, sets), w = 0;
+    bk_sweep_point_dir(r, point, c->folder, sizeof c->folder);
+    snprintf(c->base, sizeof c->base, "%s%s", r->s->base[0] == '-' ? "./" : "", r->s->base);
+    c->word[w++] = (char *)(uintptr_t)r->program;
+    c->word[w++] = (char *)(uintptr_t)"run";
+    c->word[w++] = c->base;
+    for (int i = 0; i < n; i++) {
+        c->word[w++] = (char *)(uintptr_t)"--set";
+        c->word[w++] = (char *)(uintptr_t)sets[i];
+    }
+    c->word[w++] = (char *)(uintptr_t)"--out";
+    c->word[w++] = c->folder;
+    c->word[w++] = (char *)(uintptr_t)"--resume";
+    if (stop_after) {
+        snprintf(c->blocks, sizeof c->blocks, "%lld", (long long)stop_after);
+        c->word[w++] = (char *)(uintptr_t)"--stop-after";
+        c->word[w++] = c->blocks;
+    }
+    c->word[w] = NULL;
+}
+
+/* As a POSIX shell reads it back: in single quotes unless every character is plain. */
+static void print_quoted(const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=,+-:@%";
+    if (*word && strspn(word, plain) == strlen(word)) {
+        fputs(word, stdout);
+        return;
+    }
+    putchar('\'');
+    for (; *word; word++)
+        if (*word == '\'') fputs("'\\''", stdout);
+        else putchar(*word);
+    putchar('\'');
+}
+
+bk_status bk_sweep_list(const bk_sweep_run *r, bk_error *err)
+{
+    char here[BK_PATH_SIZE];
+    const char *cache = getenv("BRICK_CACHE");
+    command *c = malloc(sizeof *c);
+    if (!c) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    bk_status st = getcwd(here, sizeof here) ? BK_OK : bk_fail_errno(err, "the working directory");
+    if (!st && (strchr(here, '\n') || strchr(r->dir, '\n'))) st = bk_fail(err, BK_EINVAL, "--list: a folder with a line break in its name");
+    for (int i = 0; !st && i < r->s->n; i++) {
+        make_command(r, i, 0, c);
+        fputs("cd ", stdout);
+        print_quoted(here);
+        fputs(" && ", stdout);
+        if (cache && *cache) {
+            fputs("BRICK_CACHE=", stdout);
+            print_quoted(cache);
+            putchar(' ');
+        }
+        for (int w = 0; c->word[w]; w++) {
+            if (w) putchar(' ');
+            print_quoted(c->word[w]);
+        }
+        putchar('\n');
+    }
+    free(c);
+    return st;
+}
+
+/* --- children --- */
+
+/* Points share the processors, unless somebody said how many threads there shall be. */
+static void share_processors(const crew *w)
+{
+    const char *given = getenv("OMP_NUM_THREADS");
+    if ((given && *given) || w->cfg->threads || w->r->jobs == 1) return;
+    char text[32];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / w->r->jobs;
+    snprintf(text, sizeof text, "%ld", cores > 1 ? cores : 1);
+    setenv("OMP_NUM_THREADS", text, 1);
+}
+
+/* In the child. Its own process group: a Ctrl-C reaches the sweep alone, which passes it on once. */
+static _Noreturn void become(const crew *w, const command *c, int log, pid_t parent)
+{
+    int null = open("/dev/null", O_RDWR);
+    sigset_t none;
+    sigemptyset(&none);
+    share_processors(w);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(BK_EXIT_SIGNAL);
+    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0) _exit(127);
+    if (null > 2) close(null);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execv("/proc/self/exe", c->word);
+    _exit(127);
+}
+
+static void log_path(const bk_sweep_run *r, int point, char *to, size_t size)
+{
+    snprintf(to, size, "%s/%s.log", r->dir, r->s->point[point].name);
+}
+
+static bk_status start(crew *w, int slot, int point, bk_error *err)
+{
+    char path[FOLDER];
+    log_path(w->r, point, path, sizeof path);
+    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (log < 0) return bk_fail_errno(err, "%s", path);
+    command *c = malloc(sizeof *c);
+    pid_t parent = getpid(), pid = -1;
+    if (c) {
+        make_command(w->r, point, w->stop_after, c);
+        fflush(NULL);
+        pid = fork();
+        if (pid == 0) become(w, c, log, parent);
+    }
+    bk_status st = pid < 0 ? bk_fail_errno(err, "starting a point") : BK_OK;
+    free(c);
+    close(log);
+    if (st) return st;
+    w->child[slot] = (child){pid, point, bk_seconds()};
+    w->running++;
+    w->r->row[point].state = BK_POINT_RUNNING;
+    bk_log(BK_LOG_INFO, "[%d/%d] %s: started", point + 1, w->r->s->n, w->r->s->point[point].name);
+    return BK_OK;
+}
+
+/* The last thing that the child complained about. */
+static void last_message(const bk_sweep_run *r, int point, char *to, size_t size)
+{
+    char path[FOLDER], tail[LOG_TAIL + 1];
+    struct stat info;
+    *to = 0;
+    log_path(r, point, path, sizeof path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    off_t from = fstat(fd, &info) == 0 && info.st_size > LOG_TAIL ? info.st_size - LOG_TAIL : 0;
+    ssize_t n = pread(fd, tail, LOG_TAIL, from);
+    close(fd);
+    tail[n > 0 ? n : 0] = 0;
+    for (char *save, *line = strtok_r(tail, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (!strncmp(line, "brick: ", 7) && strncmp(line, "brick: warning: ", 16)) {
+            bk_error clean = {0}; /* makes it valid UTF-8 */
+            bk_status ignored = bk_fail(&clean, BK_EINVAL, "%s", line + 7);
+            (void)ignored;
+            snprintf(to, size, "%.*s", (int)size - 1, clean.msg);
+        }
+}
+
+static void time_text(double s, char to[32])
+{
+    long n = lround(s);
+    if (n >= 3600) snprintf(to, 32, "%ldh%02ldm", n / 3600, n / 60 % 60);
+    else if (n >= 60) snprintf(to, 32, "%ldm%02lds", n / 60, n % 60);
+    else snprintf(to, 32, "%lds", n);
+}
+
+static void say_ended(const crew *w, const child *k)
+{
+    const bk_sweep_row *row = &w->r->row[k->point];
+    char took[32], left[32] = "", what[400] = "";
+    int open = w->n_due + w->running;
+    time_text(bk_seconds() - k->began, took);
+    if (open) time_text((bk_seconds() - w->began) / w->finished * open, left);
+    if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
+    else if (isnan(row->final)) snprintf(what, sizeof what, "%lld blocks", (long long)w->stop_after);
+    else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
+    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1, w->r->s->n,
+           w->r->s->point[k->point].name, what, took, open ? "; about " : "", left, open ? " left" : "");
+}
+
+/* What the folder says now. */
+static bk_status look(crew *w, int point, bool *done, bk_error *err)
+{
+    char dir[FOLDER];
+    BK_TRY(bk_sweep_config(w->r->s, point, w->cfg, err));
+    bk_sweep_point_dir(w->r, point, dir, sizeof dir);
+    return bk_sweep_look(dir, w->cfg, &w->r->row[point], done, err);
+}
+
+static bool in_use(const bk_sweep_run *r, int point)
+{
+    char dir[FOLDER];
+    bk_sweep_point_dir(r, point, dir, sizeof dir);
+    return bk_run_folder_busy(dir);
+}
+
+static void take_failure(crew *w, int point, int status)
+{
+    bk_sweep_row *row = &w->r->row[point];
+    row->state = BK_POINT_FAILED;
+    row->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    last_message(w->r, point, row->message, sizeof row->message);
+    if (WIFSIGNALED(status)) snprintf(row->message, sizeof row->message, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (!*row->message) snprintf(row->message, sizeof row->message, "exit status %d", row->code);
+}
+
+static bk_status reap(crew *w, child *k, int status, bk_error *err)
+{
+    bool done, well = WIFEXITED(status) && WEXITSTATUS(status) == 0, cut_short = w->forwarded && WIFEXITED(status) && WEXITSTATUS(status) == BK_EXIT_SIGNAL;
+    child was = *k;
+    bk_sweep_row *row = &w->r->row[was.point];
+    k->pid = 0;
+    w->running--;
+    row->state = BK_POINT_PENDING;
+    row->message[0] = 0;
+    BK_TRY(look(w, was.point, &done, err));
+    if (!well && !done && !cut_short && in_use(w->r, was.point)) { /* somebody was faster */
+        w->due[was.point] = true;
+        w->n_due++;
+        return BK_OK;
+    }
+    if (!well && !done && !cut_short) take_failure(w, was.point, status);
+    w->finished++;
+    if (!cut_short) say_ended(w, &was);
+    return bk_sweep_write(w->r->s, w->r->row, w->r->dir, err);
+}
+
+static bk_status reap_all(crew *w, bk_error *err)
+{
+    for (int i = 0; i < w->r->jobs; i++) {
+        int status;
+        if (w->child[i].pid && waitpid(w->child[i].pid, &status, WNOHANG) == w->child[i].pid) BK_TRY(reap(w, &w->child[i], status, err));
+    }
+    return BK_OK;
+}
+
+/* --- a round: every point that is due, to the end or to a number of blocks --- */
+
+static int next_point(crew *w)
+{
+    for (int i = 0; i < w->r->s->n; i++) {
+        if (!w->due[i]) continue;
+        if (!in_use(w->r, i)) return i;
+        if (!w->elsewhere[i]) bk_log(BK_LOG_INFO, "%s: another brick is running there; waiting", w->r->s->point[i].name);
+        w->elsewhere[i] = true;
+    }
+    return -1;
+}
+
+static bk_status fill_slots(crew *w, bk_error *err)
+{
+    for (int i = 0; i < w->r->jobs; i++) {
+        bool done = true;
+        int point = -1;
+        while (!w->child[i].pid && done && (point = next_point(w)) >= 0) {
+            w->due[point] = false;
+            w->n_due--;
+            BK_TRY(look(w, point, &done, err)); /* another machine may have done it */
+        }
+        if (!w->child[i].pid && point >= 0 && !done) BK_TRY(start(w, i, point, err));
+    }
+    return BK_OK;
+}
+
+static void pass_signal_on(crew *w)
+{
+    if (!w->forwarded && w->running) bk_log(BK_LOG_INFO, "interrupted: waiting for %d points to stop", w->running);
+    for (int i = 0; i < w->r->jobs && !w->forwarded; i++)
+        if (w->child[i].pid) kill(w->child[i].pid, SIGTERM);
+    w->forwarded = true;
+}
+
+/* Until a child ends, a signal comes, or a second is over. */
+static void wait_a_turn(void)
+{
+    sigset_t ended;
+    const struct timespec turn = {TURN_SECONDS, 0};
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    sigtimedwait(&ended, NULL, &turn);
+}
+
+static bk_status work(crew *w, bk_error *err)
+{
+    bk_status st = BK_OK;
+    while (!st && (w->running || (w->n_due && !bk_cancelled()))) {
+        if (bk_cancelled()) pass_signal_on(w);
+        else st = fill_slots(w, err);
+        if (!st && (w->running || w->n_due)) wait_a_turn();
+        if (!st) st = reap_all(w, err);
+    }
+    if (st) pass_signal_on(w); /* nothing goes on without us */
+    for (int i = 0; i < w->r->jobs; i++)
+        if (w->child[i].pid) waitpid(w->child[i].pid, NULL, 0);
+    return st ? st : bk_check_cancelled(err);
+}
+
+static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
+{
+    sigset_t ended, was;
+    size_t n = (size_t)r->s->n;
+    crew w = {.r = r, .stop_after = stop_after, .began = bk_seconds(), .child = calloc((size_t)r->jobs, sizeof *w.child),
+              .due = calloc(n, sizeof *w.due), .elsewhere = calloc(n, sizeof *w.elsewhere), .cfg = malloc(sizeof *w.cfg)};
+    bk_status st = w.child && w.due && w.elsewhere && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < r->s->n; i++) w.n_due += w.due[i] = r->row[i].state == BK_POINT_PENDING;
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ended, &was);
+    if (!st) st = work(&w, err);
+    sigprocmask(SIG_SETMASK, &was, NULL);
+    free(w.child);
+    free(w.due);
+    free(w.elsewhere);
+    free(w.cfg);
+    return st;
+}
+
+/* --- halving --- */
+
+typedef struct rival {
+    double loss;
+    int point;
+} rival;
+
+static int by_loss(const void *a, const void *b)
+{
+    const rival *x = a, *y = b;
+    return x->loss < y->loss ? -1 : x->loss > y->loss ? 1 : x->point - y->point;
+}
+
+/* Of the points that are like this one, the better part goes on. */
+static void drop_among(bk_sweep_run *r, rival *all, int n, int64_t blocks)
+{
+    int keep = (int)ceil(r->s->keep * n - 1e-9);
+    qsort(all, (size_t)n, sizeof *all, by_loss);
+    for (int i = keep; i < n; i++) {
+        bk_sweep_row *row = &r->row[all[i].point];
+        if (row->state != BK_POINT_PENDING) continue; /* finished before halving was asked for */
+        row->state = BK_POINT_STOPPED;
+        snprintf(row->message, sizeof row->message, "validation loss %.4e after %lld blocks: rank %d of %d", all[i].loss, (long long)blocks, i + 1, n);
+        bk_log(BK_LOG_INFO, "%s: stopped, %s", r->s->point[all[i].point].name, row->message);
+    }
+}
+
+static bk_status drop_hopeless(bk_sweep_run *r, int64_t blocks, bk_error *err)
+{
+    int n = r->s->n;
+    rival *all = malloc((size_t)n * sizeof *all);
+    double *loss = malloc((size_t)n * sizeof *loss);
+    bk_run_config *c = malloc(sizeof *c);
+    bk_status st = all && loss && c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < n; i++) {
+        char dir[FOLDER];
+        bk_sweep_point_dir(r, i, dir, sizeof dir);
+        loss[i] = NAN;
+        if (r->row[i].state != BK_POINT_PENDING && r->row[i].state != BK_POINT_DONE) continue;
+        st = bk_sweep_config(r->s, i, c, err);
+        if (!st) loss[i] = bk_sweep_loss(dir, c, blocks - 1); /* NaN without training: nothing to save */
+    }
+    for (int i = 0; !st && i < n; i++) {
+        int m = 0;
+        for (int j = i; j < n; j++) {
+            if (isnan(loss[j]) || strcmp(r->s->point[i].rivals, r->s->point[j].rivals)) continue;
+            all[m++] = (rival){loss[j], j};
+            if (j > i) loss[j] = NAN;
+        }
+        if (!isnan(loss[i])) drop_among(r, all, m, blocks);
+    }
+    free(all);
+    free(loss);
+    free(c);
+    return st ? st : bk_sweep_write(r->s, r->row, r->dir, err);
+}
+
+bk_status bk_sweep_all(bk_sweep_run *r, bk_error *err)
+{
+    for (int i = 0; i < r->s->n_rungs; i++) {
+        BK_TRY(run_round(r, r->s->rung[i], err));
+        BK_TRY(drop_hopeless(r, r->s->rung[i], err));
+    }
+    return run_round(r, 0, err);
+}
