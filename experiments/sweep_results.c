@@ -6,6 +6,7 @@
 #include "experiments/stage.h"
 #include "experiments/sweep.h"
 #include "io/file.h"
+#include "io/store.h"
 
 #define MAX_CONFIG ((size_t)1 << 22)
 #define MAX_METRICS ((size_t)1 << 30)
@@ -113,6 +114,17 @@ double bk_sweep_loss(const char *dir, const bk_run_config *c, int64_t block)
     }
     free(text);
     return loss;
+}
+
+int64_t bk_sweep_trained(const char *dir)
+{
+    char path[BK_STAGE_PATH];
+    bk_store *s = NULL;
+    int64_t blocks = 0;
+    snprintf(path, sizeof path, "%s/checkpoint.h5", dir);
+    if (bk_exists(path) && (bk_store_open(&s, path, "brick.checkpoint", NULL) || bk_store_get_int(s, "/", "next_block", &blocks, NULL))) blocks = 0;
+    bk_store_close(s);
+    return blocks;
 }
 
 /* --- rows --- */

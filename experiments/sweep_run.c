@@ -343,6 +343,14 @@ static bk_status work(crew *w, bk_error *err)
     return st ? st : bk_check_cancelled(err);
 }
 
+static bool is_due(const bk_sweep_run *r, int point, int64_t stop_after)
+{
+    char dir[FOLDER];
+    if (r->row[point].state != BK_POINT_PENDING) return false;
+    bk_sweep_point_dir(r, point, dir, sizeof dir);
+    return !stop_after || bk_sweep_trained(dir) < stop_after;
+}
+
 static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
 {
     sigset_t ended, was;
@@ -350,7 +358,7 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
     crew w = {.r = r, .stop_after = stop_after, .began = bk_seconds(), .child = calloc((size_t)r->jobs, sizeof *w.child),
               .due = calloc(n, sizeof *w.due), .elsewhere = calloc(n, sizeof *w.elsewhere), .cfg = malloc(sizeof *w.cfg)};
     bk_status st = w.child && w.due && w.elsewhere && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
-    for (int i = 0; !st && i < r->s->n; i++) w.n_due += w.due[i] = r->row[i].state == BK_POINT_PENDING;
+    for (int i = 0; !st && i < r->s->n; i++) w.n_due += w.due[i] = is_due(r, i, stop_after);
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, &was);
