@@ -10,6 +10,7 @@
 #include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
+#include "experiments/sweep.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 
@@ -298,15 +299,15 @@ static bk_status print_json(const plan *p, bk_error *err)
 
 int bk_verb_plan(int argc, char **argv)
 {
-    const char *config = NULL, *model = NULL, *out = "runs";
+    const char *config = NULL, *model = NULL, *out = NULL;
     bool json = false;
     bk_opt_list sets = {.n = 0};
     const bk_opt opts[] = {
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
         {"--model-config", BK_OPT_TEXT, &model, "FILE", "the model's own", 0, 0, "config.json (or a folder with one) to take the shapes from"},
-        {"--out", BK_OPT_TEXT, &out, "DIR", "runs", 0, 0, "run folder, for its free disk"},
+        {"--out", BK_OPT_TEXT, &out, "DIR", "runs", 0, 0, "run folder, for its free disk; of a sweep: where its points are"},
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object on stdout"},
-        {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", "", 0, 0, "YAML file (brick run --help-config)"},
+        {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", "", 0, 0, "YAML file (brick run --help-config), or a sweep"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {
         "plan", "what a run will take: memory, disk and time; and what is missing", opts,
@@ -315,10 +316,14 @@ int bk_verb_plan(int argc, char **argv)
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};
+    if (bk_sweep_is(config)) {
+        if (sets.n || model) return bk_exit_report(bk_fail(&err, BK_EINVAL, "plan: no --set and --model-config with a sweep: it has a key `set`"), &err);
+        return bk_sweep_plan(config, out, json);
+    }
     plan *p = calloc(1, sizeof *p);
     if (!p) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
     p->model = model;
-    p->out = out;
+    p->out = out ? out : "runs";
     bk_status st = make_plan(p, config, &sets, &err);
     if (!st && json) st = print_json(p, &err);
     else if (!st) print_text(p);

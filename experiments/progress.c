@@ -27,7 +27,7 @@ void bk_progress_clear_line(void)
     line_width = 0;
 }
 
-static void time_text(double s, char *to, size_t size)
+void bk_time_text(double s, char *to, size_t size)
 {
     long n = (long)(s + 0.5);
     if (n >= 3600)
@@ -54,7 +54,7 @@ static void draw(bk_progress *p, double t)
     double part = p->total > 0 ? (double)p->done / (double)p->total : 0;
     char head[128], left[32] = "?", line[200];
     head_text(p, head, sizeof head);
-    if (part > 0) time_text((t - p->began) * (1 - part) / part, left, sizeof left);
+    if (part > 0) bk_time_text((t - p->began) * (1 - part) / part, left, sizeof left);
     int n = snprintf(line, sizeof line, "%s %3.0f%% %lld/%lld, %s left", head, 100 * part, (long long)p->done,
                      (long long)p->total, left);
     if (!terminal) {
@@ -82,6 +82,6 @@ void bk_progress_end(bk_progress *p)
     char head[128], took[32];
     bk_progress_clear_line();
     head_text(p, head, sizeof head);
-    time_text(bk_seconds() - p->began, took, sizeof took);
+    bk_time_text(bk_seconds() - p->began, took, sizeof took);
     bk_log(BK_LOG_INFO, "%s: done in %s", head, took);
 }

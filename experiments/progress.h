@@ -2,9 +2,11 @@
 #ifndef BK_PROGRESS_H
 #define BK_PROGRESS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 double bk_seconds(void); /* monotonic clock */
+void bk_time_text(double s, char *to, size_t size); /* "44s", "3m05s", "1h02m" */
 
 typedef struct bk_progress {
     const char *stage; /* stays the caller's */

@@ -7,22 +7,28 @@
 #include "experiments/log.h"
 #include "experiments/printable.h"
 #include "experiments/run.h"
+#include "experiments/stage_kinds.h"
 #include "experiments/version.h"
 
-static const char *const detection_keys[] = {"rotation.", "prefix.threshold", "prefix.bos", "seed", "backend", NULL};
-
 /* All that a stage depends on. The token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */
-static bk_status depends_on(const bk_run *r, const char *const *keys, const bk_samples *samples, const char *parent, bk_text_buffer *b,
+static bk_status depends_on(const bk_run *r, bk_stage_kind kind, const bk_samples *samples, const char *parent, bk_text_buffer *b,
                             const char **text, bk_error *err)
 {
     char *digest = NULL, ids[65];
     BK_TRY(bk_samples_sha256(samples, ids, err));
-    BK_TRY(bk_config_digest_keys(&r->cfg, keys, &digest, err));
+    BK_TRY(bk_config_digest_keys(&r->cfg, bk_stage_keys(kind), &digest, err));
     bk_buffer_add(b, "brick: %s\nkernels: %s\nmodel: %s\nsamples: %lld of %lld tokens, %s\nbos: %lld\nparent: %s\n%s", BK_VERSION,
                   r->lab.be->flavour ? r->lab.be->flavour() : "", r->model_sha, (long long)samples->n, (long long)samples->seqlen, ids,
                   (long long)r->lab.bos, parent, digest);
     free(digest);
     return bk_buffer_text(b, text, err);
+}
+
+static bk_status open_stage(const bk_run *r, bk_stage_kind kind, const char *depends, bk_stage *s, bk_error *err)
+{
+    BK_TRY(bk_stage_open(s, bk_stage_name(kind), depends, err));
+    s->run = r->dir;
+    return bk_stage_quick(kind, &r->cfg, s->quick, err);
 }
 
 static bk_status save_choice(const bk_prefix_choice *c, const char *dir, bk_error *err)
@@ -85,8 +91,8 @@ static bk_status choose(bk_run *r, bk_error *err)
         return BK_OK;
     }
     bk_text_buffer b = {0};
-    bk_status st = depends_on(r, detection_keys, &r->detection, "", &b, &text, err);
-    if (!st) st = bk_stage_open(&r->outliers, "outliers", text, err);
+    bk_status st = depends_on(r, BK_STAGE_OUTLIERS, &r->detection, "", &b, &text, err);
+    if (!st) st = open_stage(r, BK_STAGE_OUTLIERS, text, &r->outliers, err);
     bk_buffer_free(&b);
     if (!st && r->outliers.done) st = load_choice(&r->choice, r->outliers.dir, err);
     if (!st && r->outliers.done) bk_log(BK_LOG_INFO, "[2/5] outliers: taken from %s", r->outliers.dir);
@@ -128,8 +134,6 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
 
 /* --- initialisation: a stage of one file per block --- */
 
-static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
-
 void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size)
 {
     snprintf(to, size, "%s/%03lld.h5", r->init.done ? r->init.dir : r->init.work, (long long)layer);
@@ -163,8 +167,8 @@ bk_status bk_run_init(bk_run *r, bk_error *err)
         size_t at = strlen(parent);
         snprintf(parent + at, sizeof parent - at, " %d", r->prefix.ids[i]);
     }
-    bk_status st = depends_on(r, init_keys, &r->calibration, parent, &b, &text, err);
-    if (!st) st = bk_stage_open(&r->init, "init", text, err);
+    bk_status st = depends_on(r, BK_STAGE_INIT, &r->calibration, parent, &b, &text, err);
+    if (!st) st = open_stage(r, BK_STAGE_INIT, text, &r->init, err);
     bk_buffer_free(&b);
     if (!st && r->init.done) bk_log(BK_LOG_INFO, "[3/5] initialise: taken from %s", r->init.dir);
     if (!st && !r->init.done) st = initialise(r, err);

@@ -1,5 +1,4 @@
 /* Sweep files: from YAML to points. Each way of varying keys is a factor, a list of alternatives; points are the product of all factors. */
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -320,31 +319,44 @@ static void name_axis(bk_sweep *s, int axis)
     snprintf(s->axis_name[axis], sizeof s->axis_name[0], "%s", from);
 }
 
-/* What stands in a file name without quoting, the rest replaced; with a hash where that, or the length, loses something. */
+/* A value in a name: as it is, a list of plain words with + between them, else with what a shell would read replaced, which loses something. */
+static bool put_value(const char *value, char *to, size_t size)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._=,+-";
+    size_t n = strlen(value), at = 0;
+    bool list = n > 2 && value[0] == '[' && value[n - 1] == ']', whole = true;
+    for (size_t i = list; i < n - list; i++) {
+        char c = value[i];
+        if (list && c == ',' && value[i + 1] == ' ') c = '+', i++;
+        else if (!strchr(plain, c) || (list && strchr(",+", c))) c = '_', whole = false;
+        if (at + 1 < size) to[at++] = c;
+        else whole = false;
+    }
+    to[at] = 0;
+    return whole;
+}
+
+/* "epochs=5,lr_quant=0.0001"; with a hash at the end where that is too long or loses something. */
 static bk_status name_point(const reader *r, bk_sweep_point *p)
 {
     const bk_sweep *s = r->out;
-    char full[BK_SWEEP_NAME + 1] = "", hex[65];
+    char full[BK_SWEEP_NAME], hex[65];
     size_t at = 0;
-    bool lossy = false;
+    bool whole = true;
     bk_sha256 *h = bk_sha256_new();
     if (!h) return out_of_memory(r);
     for (int i = 0; i < p->n; i++) {
         const bk_sweep_value *v = &s->value[p->value[i]];
-        const char *value = v->set + strlen(bk_keys[v->key].path) + 1;
+        char value[BK_SWEEP_NAME];
+        whole = put_value(v->set + strlen(bk_keys[v->key].path) + 1, value, sizeof value) && whole;
         bk_sha256_put(h, v->set, strlen(v->set) + 1);
-        at += (size_t)snprintf(full + at, sizeof full - at, "%s%s=%s", i ? "," : "", s->axis_name[axis_index(s, v->key)], value);
-        if (at >= sizeof full) at = sizeof full - 1;
+        int n = snprintf(full + at, sizeof full - at, "%s%s=%s", i ? "," : "", s->axis_name[axis_index(s, v->key)], value);
+        whole = whole && at + (size_t)n < sizeof full;
+        at = at + (size_t)n < sizeof full ? at + (size_t)n : sizeof full - 1;
     }
     bk_sha256_end(h, hex);
-    if (at >= BK_SWEEP_NAME - 1) lossy = true, full[BK_SWEEP_NAME - 12] = 0;
-    for (char *c = full; *c; c++) {
-        if (isalnum((unsigned char)*c) || strchr("._=,+-", *c)) continue;
-        *c = '_';
-        lossy = true;
-    }
-    if (lossy) snprintf(p->name, sizeof p->name, "%.*s-%.8s", BK_SWEEP_NAME - 12, full, hex);
-    else snprintf(p->name, sizeof p->name, "%s", full);
+    if (whole) snprintf(p->name, sizeof p->name, "%s", full);
+    else snprintf(p->name, sizeof p->name, "%.*s-%.8s", BK_SWEEP_NAME - 10, full, hex);
     return BK_OK;
 }
 

@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include "experiments/log.h"
+#include "experiments/progress.h"
+#include "experiments/stage_kinds.h"
 #include "experiments/verbs.h"
 #include "io/sums.h"
 
@@ -97,12 +99,14 @@ bk_status bk_stage_open(bk_stage *s, const char *name, const char *depends, bk_e
 {
     const char *root = bk_cache_root();
     *s = (bk_stage){.done = false};
+    snprintf(s->name, sizeof s->name, "%s", name);
     BK_TRY(hash_of(name, depends, s->hash, err));
     if (strlen(root) + strlen(name) + BK_LOCK_ID + 32 > 4096) return bk_fail(err, BK_EINVAL, "BRICK_CACHE is too long");
     snprintf(s->dir, sizeof s->dir, "%s/%s-%.16s", root, name, s->hash);
     BK_TRY(bk_cache_make(err));
     BK_TRY(find_or_lock(s, depends, err));
     if (s->done) return BK_OK;
+    s->began = bk_seconds();
     char path[BK_STAGE_FILE];
     work_of(s, s->lock.id, s->work, sizeof s->work);
     BK_TRY(bk_remove_tree(s->work, err));
@@ -122,7 +126,8 @@ bk_status bk_stage_commit(bk_stage *s, bk_error *err)
     BK_TRY(bk_rename(s->work, s->dir, err));
     s->done = true;
     snprintf(old, sizeof old, "%s/old", s->dir);
-    return bk_remove_tree(old, err);
+    BK_TRY(bk_remove_tree(old, err));
+    return bk_ledger_add(s, err);
 }
 
 void bk_stage_close(bk_stage *s)

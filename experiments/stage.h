@@ -19,6 +19,9 @@ typedef struct bk_stage {
     char hash[65];
     bool done;                /* was there already */
     bk_lock lock;
+    char name[16], quick[65];  /* kind of stage; see stage_kinds.h, "" = not told */
+    const char *run;           /* who makes it, for the ledger; may be NULL */
+    double began;
 } bk_stage;
 
 /* The folder of all stages: BRICK_CACHE, else "cache". */

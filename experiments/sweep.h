@@ -51,6 +51,8 @@ int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED 
 bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_error *err) BK_MUST_USE;
 /* Every point's config is right and no two are the same. */
 bk_status bk_sweep_check(bk_sweep *s, bk_error *err) BK_MUST_USE;
+/* Hash of the keys that a list chooses (bk_config_digest_keys). */
+bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err) BK_MUST_USE;
 /* DIR for results and run folders where none is given: runs/<name of the file>. */
 void bk_sweep_folder(const bk_sweep *s, char *to, size_t size);
 
@@ -97,5 +99,8 @@ void bk_sweep_point_dir(const bk_sweep_run *r, int point, char *to, size_t size)
 bk_status bk_sweep_all(bk_sweep_run *r, bk_error *err) BK_MUST_USE;
 /* One shell command per point on stdout. */
 bk_status bk_sweep_list(const bk_sweep_run *r, bk_error *err) BK_MUST_USE;
+
+/* `brick plan SWEEP`: the exit code. out NULL: the folder that the sweep takes by itself. */
+int bk_sweep_plan(const char *file, const char *out, bool json);
 
 #endif

@@ -35,7 +35,7 @@ bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_e
     return bk_run_config_load(s->base, sets, n, out, err) ? name_point(s, point, err) : BK_OK;
 }
 
-static bk_status hash_keys(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err)
+bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err)
 {
     char *text;
     BK_TRY(bk_config_digest_keys(c, keys, &text, err));
@@ -90,8 +90,8 @@ bk_status bk_sweep_check(bk_sweep *s, bk_error *err)
         bk_sweep_point *p = &s->point[i];
         st = bk_sweep_config(s, i, c, err);
         if (!st) st = show_axes(s, p, c, err);
-        if (!st) st = hash_keys(c, config_keys, p->config, err);
-        if (!st) st = hash_keys(c, rival_keys, p->rivals, err);
+        if (!st) st = bk_sweep_hash(c, config_keys, p->config, err);
+        if (!st) st = bk_sweep_hash(c, rival_keys, p->rivals, err);
     }
     free(c);
     return st ? st : refuse_twins(s, err);

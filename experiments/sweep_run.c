@@ -204,21 +204,13 @@ static void last_message(const bk_sweep_run *r, int point, char *to, size_t size
         }
 }
 
-static void time_text(double s, char to[32])
-{
-    long n = lround(s);
-    if (n >= 3600) snprintf(to, 32, "%ldh%02ldm", n / 3600, n / 60 % 60);
-    else if (n >= 60) snprintf(to, 32, "%ldm%02lds", n / 60, n % 60);
-    else snprintf(to, 32, "%lds", n);
-}
-
 static void say_ended(const crew *w, const child *k)
 {
     const bk_sweep_row *row = &w->r->row[k->point];
     char took[32], left[32] = "", what[400] = "";
     int open = w->n_due + w->running;
-    time_text(bk_seconds() - k->began, took);
-    if (open) time_text((bk_seconds() - w->began) / w->finished * open, left);
+    bk_time_text(bk_seconds() - k->began, took, sizeof took);
+    if (open) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
     if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
     else if (isnan(row->final)) snprintf(what, sizeof what, "%lld blocks", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);

@@ -1,0 +1,204 @@
+#include "experiments/stage_kinds.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "experiments/backends.h"
+#include "experiments/lab.h"
+#include "experiments/version.h"
+#include "io/json.h"
+
+#define MAX_LEDGER ((size_t)1 << 28)
+
+static const char *const detection_keys[] = {"rotation.", "prefix.threshold", "prefix.bos", "seed", "backend", NULL};
+static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
+static const char *const text_keys[] = {"data.bos", "data.strip_bos", "data.parse_special", "data.join", NULL};
+
+/* --- what samples come from --- */
+
+static void add_stat(bk_text_buffer *b, const char *path)
+{
+    struct stat s;
+    if (stat(path, &s) == 0) bk_buffer_add(b, "%s: %lld bytes, %lld.%09ld\n", path, (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    else bk_buffer_add(b, "%s: not there\n", path);
+}
+
+/* A file, or the files of a folder. */
+static void add_model(bk_text_buffer *b, const char *model)
+{
+    struct dirent **names;
+    int n = scandir(model, &names, NULL, alphasort);
+    if (n < 0) add_stat(b, model);
+    for (int i = 0; i < n; i++) {
+        char path[2 * BK_PATH_SIZE];
+        snprintf(path, sizeof path, "%s/%s", model, names[i]->d_name);
+        if (names[i]->d_name[0] != '.') add_stat(b, path);
+        free(names[i]);
+    }
+    if (n >= 0) free(names);
+}
+
+static void add_samples(bk_text_buffer *b, const char *text, int64_t samples, int64_t seqlen)
+{
+    bk_buffer_add(b, "samples: %lld of %lld tokens\n", (long long)samples, (long long)seqlen);
+    add_stat(b, text);
+}
+
+static void add_detection(bk_text_buffer *b, const bk_run_config *c)
+{
+    const bk_data_config *d = &c->data.detection;
+    add_samples(b, bk_run_config_text(c, d), d->samples, d->seqlen);
+}
+
+static void add_calibration(bk_text_buffer *b, const bk_run_config *c)
+{
+    const bk_data_config *d = &c->data.calibration;
+    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
+    bool needed = bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) || (c->evaluate & BK_EVALUATE_ABLATION);
+    if (needed) add_samples(b, bk_run_config_text(c, d), d->samples, *d->text ? d->seqlen : c->data.training.seqlen);
+}
+
+/* The prefix: found by the stage before, or the one of the config. */
+static bk_status add_prefix(bk_text_buffer *b, const bk_run_config *c, bk_error *err)
+{
+    char hex[65];
+    if (c->prefix.mode == BK_PREFIX_AUTO) {
+        BK_TRY(bk_stage_quick(BK_STAGE_OUTLIERS, c, hex, err));
+        bk_buffer_add(b, "prefix of %s\n", hex);
+        return BK_OK;
+    }
+    bk_buffer_add(b, "prefix:");
+    for (int64_t i = 0; i < c->prefix.n_ids; i++) bk_buffer_add(b, " %d", c->prefix.ids[i]);
+    bk_buffer_add(b, c->prefix.mode == BK_PREFIX_NONE ? " none\n" : "\n");
+    return BK_OK;
+}
+
+/* --- the table --- */
+
+static bool with_detection(const bk_run_config *c)
+{
+    return c->prefix.mode == BK_PREFIX_AUTO;
+}
+
+static bool always(const bk_run_config *c)
+{
+    (void)c;
+    return true;
+}
+
+static const struct {
+    const char *name;
+    const char *const *keys;
+    bool (*used)(const bk_run_config *c);
+    void (*samples)(bk_text_buffer *b, const bk_run_config *c);
+    bool prefix; /* reads it */
+} kinds[BK_STAGE_KINDS] = {
+    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, add_detection, false},
+    [BK_STAGE_INIT] = {"init", init_keys, always, add_calibration, true},
+};
+
+const char *bk_stage_name(bk_stage_kind kind)
+{
+    return kinds[kind].name;
+}
+
+const char *const *bk_stage_keys(bk_stage_kind kind)
+{
+    return kinds[kind].keys;
+}
+
+bool bk_stage_used(bk_stage_kind kind, const bk_run_config *c)
+{
+    return kinds[kind].used(c);
+}
+
+static bk_status add_keys(bk_text_buffer *b, const bk_run_config *c, const char *const *keys, bk_error *err)
+{
+    char *text;
+    BK_TRY(bk_config_digest_keys(c, keys, &text, err));
+    bk_buffer_add(b, "%s", text);
+    free(text);
+    return BK_OK;
+}
+
+static bk_status quick_text(bk_stage_kind kind, const bk_run_config *c, bk_text_buffer *b, bk_error *err)
+{
+    const bk_backend *be = bk_backend_named(c->backend);
+    bk_buffer_add(b, "%s\n%s\n%s\n", kinds[kind].name, BK_VERSION, be && be->flavour ? be->flavour() : "");
+    add_model(b, c->model);
+    BK_TRY(add_keys(b, c, kinds[kind].keys, err));
+    BK_TRY(add_keys(b, c, text_keys, err));
+    kinds[kind].samples(b, c);
+    return kinds[kind].prefix ? add_prefix(b, c, err) : BK_OK;
+}
+
+bk_status bk_stage_quick(bk_stage_kind kind, const bk_run_config *c, char hex[65], bk_error *err)
+{
+    bk_text_buffer b = {0};
+    const char *text;
+    bk_sha256 *h = bk_sha256_new();
+    bk_status st = h ? quick_text(kind, c, &b, err) : bk_fail(err, BK_ENOMEM, "no memory for a hash");
+    if (!st) st = bk_buffer_text(&b, &text, err);
+    if (!st) bk_sha256_put(h, text, strlen(text));
+    if (h) bk_sha256_end(h, hex);
+    bk_buffer_free(&b);
+    return st;
+}
+
+/* --- the ledger --- */
+
+static void ledger_path(char to[BK_STAGE_PATH])
+{
+    snprintf(to, BK_STAGE_PATH, "%.4096s/ledger.jsonl", bk_cache_root());
+}
+
+/* One write: lines of processes that end at the same time do not mix. */
+bk_status bk_ledger_add(const bk_stage *s, bk_error *err)
+{
+    char path[BK_STAGE_PATH];
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "stage", bk_json_of_str(s->name, strlen(s->name)));
+    bk_json_set(o, "hash", bk_json_of_str(s->hash, strlen(s->hash)));
+    bk_json_set(o, "quick", bk_json_of_str(s->quick, strlen(s->quick)));
+    bk_json_set(o, "run", s->run ? bk_json_of_str(s->run, strlen(s->run)) : bk_json_null());
+    bk_json_set(o, "seconds", bk_json_of_num(bk_seconds() - s->began));
+    char *text = bk_json_dump(o, 0), *line = NULL;
+    bk_json_free(o);
+    int n = text ? asprintf(&line, "%s\n", text) : -1;
+    free(text);
+    if (n < 0) return bk_fail(err, BK_ENOMEM, "no memory for a line of the ledger");
+    ledger_path(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    bk_status st = fd < 0 || write(fd, line, (size_t)n) != n ? bk_fail_errno(err, "%s", path) : BK_OK;
+    if (fd >= 0) close(fd);
+    free(line);
+    return st;
+}
+
+static bool is_there(const char *stage, const char *hash)
+{
+    char dir[BK_STAGE_PATH];
+    snprintf(dir, sizeof dir, "%.4096s/%s-%.16s", bk_cache_root(), stage, hash);
+    return bk_is_dir(dir);
+}
+
+bool bk_ledger_has(bk_stage_kind kind, const char *quick)
+{
+    char path[BK_STAGE_PATH], *text;
+    size_t len;
+    bool found = false;
+    ledger_path(path);
+    if (bk_file_slurp(path, MAX_LEDGER, &text, &len, NULL)) return false;
+    for (char *save, *line = strtok_r(text, "\n", &save); line && !found; line = strtok_r(NULL, "\n", &save)) {
+        bk_json *o;
+        if (!strstr(line, quick) || bk_json_parse(line, strlen(line), path, &o, NULL)) continue;
+        found = !strcmp(bk_json_str(bk_json_get(o, "stage"), ""), kinds[kind].name) && is_there(kinds[kind].name, bk_json_str(bk_json_get(o, "hash"), ""));
+        bk_json_free(o);
+    }
+    free(text);
+    return found;
+}
