@@ -135,19 +135,30 @@ static void share_processors(const crew *w)
     setenv("OMP_NUM_THREADS", text, 1);
 }
 
+/* So that a signal between fork and exec ends the child instead of being noted in memory that is about to go. */
+static void forget_handlers(const sigset_t *mask)
+{
+    static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof stopping / sizeof stopping[0]; i++) {
+        struct sigaction was;
+        if (sigaction(stopping[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN) signal(stopping[i], SIG_DFL);
+    }
+    sigprocmask(SIG_SETMASK, mask, NULL);
+}
+
 /* In the child. Its own process group: a Ctrl-C reaches the sweep alone, which passes it on once. */
 static _Noreturn void become(const crew *w, const command *c, int log, pid_t parent)
 {
-    int null = open("/dev/null", O_RDWR);
     sigset_t none;
     sigemptyset(&none);
+    forget_handlers(&none);
+    int null = open("/dev/null", O_RDWR);
     share_processors(w);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(BK_EXIT_SIGNAL);
     if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0) _exit(127);
     if (null > 2) close(null);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     execv("/proc/self/exe", c->word);
     _exit(127);
 }
@@ -165,11 +176,15 @@ static bk_status start(crew *w, int slot, int point, bk_error *err)
     if (log < 0) return bk_fail_errno(err, "%s", path);
     command *c = malloc(sizeof *c);
     pid_t parent = getpid(), pid = -1;
+    sigset_t all, was;
+    sigfillset(&all);
     if (c) {
         make_command(w->r, point, w->stop_after, c);
         fflush(NULL);
+        sigprocmask(SIG_BLOCK, &all, &was);
         pid = fork();
         if (pid == 0) become(w, c, log, parent);
+        sigprocmask(SIG_SETMASK, &was, NULL);
     }
     bk_status st = pid < 0 ? bk_fail_errno(err, "starting a point") : BK_OK;
     free(c);
@@ -212,7 +227,7 @@ static void say_ended(const crew *w, const child *k)
     bk_time_text(bk_seconds() - k->began, took, sizeof took);
     if (open) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
     if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
-    else if (isnan(row->final)) snprintf(what, sizeof what, "%lld blocks", (long long)w->stop_after);
+    else if (isnan(row->final)) snprintf(what, sizeof what, "to block %lld", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
     bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1, w->r->s->n,
            w->r->s->point[k->point].name, what, took, open ? "; about " : "", left, open ? " left" : "");
@@ -246,7 +261,8 @@ static void take_failure(crew *w, int point, int status)
 
 static bk_status reap(crew *w, child *k, int status, bk_error *err)
 {
-    bool done, well = WIFEXITED(status) && WEXITSTATUS(status) == 0, cut_short = w->forwarded && WIFEXITED(status) && WEXITSTATUS(status) == BK_EXIT_SIGNAL;
+    bool done, well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool cut_short = w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
     child was = *k;
     bk_sweep_row *row = &w->r->row[was.point];
     k->pid = 0;
@@ -295,7 +311,8 @@ static bk_status fill_slots(crew *w, bk_error *err)
         while (!w->child[i].pid && done && (point = next_point(w)) >= 0) {
             w->due[point] = false;
             w->n_due--;
-            BK_TRY(look(w, point, &done, err)); /* another machine may have done it */
+            BK_TRY(look(w, point, &done, err));
+            if (done) BK_TRY(bk_sweep_write(w->r->s, w->r->row, w->r->dir, err)); /* by another process, meanwhile */
         }
         if (!w->child[i].pid && point >= 0 && !done) BK_TRY(start(w, i, point, err));
     }
@@ -385,7 +402,7 @@ static void drop_among(bk_sweep_run *r, rival *all, int n, int64_t blocks)
         bk_sweep_row *row = &r->row[all[i].point];
         if (row->state != BK_POINT_PENDING) continue; /* finished before halving was asked for */
         row->state = BK_POINT_STOPPED;
-        snprintf(row->message, sizeof row->message, "validation loss %.4e after %lld blocks: rank %d of %d", all[i].loss, (long long)blocks, i + 1, n);
+        snprintf(row->message, sizeof row->message, "rank %d of %d after block %lld: validation loss %.4e", i + 1, n, (long long)blocks, all[i].loss);
         bk_log(BK_LOG_INFO, "%s: stopped, %s", r->s->point[all[i].point].name, row->message);
     }
 }

@@ -1,0 +1,446 @@
+/* brick sweep: killed, interrupted, failing, in parallel, from a list, and halved; stages counted against what `brick plan` says. */
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "experiments/run.h"
+#include "io/file.h"
+#include "tests/e2e.h"
+
+#define TWELVE "base: run.yaml\ngrid:\n  train.epochs: [1, 2, 3]\n  train.lr_quant: {log: [1e-4, 1e-1, 4]}\n"
+#define FOUR "base: run.yaml\ngrid:\n  train.epochs: [1, 2]\n  train.lr_quant: [1e-3, 1e-2]\n"
+
+static void sweep_file(const char *yaml)
+{
+    e2e_write("sweep.yaml", yaml);
+}
+
+/* --- results --- */
+
+static bk_json *parse(const char *text)
+{
+    bk_json *o;
+    bk_error err = {0};
+    ck_assert_msg(!bk_json_parse(text, strlen(text), "json", &o, &err), "%s", err.msg);
+    return o;
+}
+
+/* Value of a column of a row of results.jsonl as text; malloc'd. */
+static char *cell(const char *dir, int row, const char *column)
+{
+    char path[256], *save, *out;
+    snprintf(path, sizeof path, "%s/results.jsonl", dir);
+    char *text = e2e_text(path), *line = strtok_r(text, "\n", &save);
+    while (row-- > 0) line = strtok_r(NULL, "\n", &save);
+    ck_assert_ptr_nonnull(line);
+    bk_json *o = parse(line);
+    const bk_json *v = bk_json_get(o, column);
+    ck_assert_msg(v, "no column %s", column);
+    out = bk_json_str(v, NULL) ? strdup(bk_json_str(v, NULL)) : bk_json_dump(v, 0);
+    bk_json_free(o);
+    free(text);
+    return out;
+}
+
+static void expect_cell(const char *dir, int row, const char *column, const char *value)
+{
+    char *text = cell(dir, row, column);
+    ck_assert_msg(!strcmp(text, value), "%s of row %d: '%s', want '%s'", column, row, text, value);
+    free(text);
+}
+
+static int count(const char *path, const char *words)
+{
+    int n = 0;
+    if (!bk_exists(path)) return 0;
+    char *text = e2e_text(path);
+    for (char *at = text; (at = strstr(at, words)); at++) n++;
+    free(text);
+    return n;
+}
+
+/* Rows without what depends on the clock, the machine and the name of the folder. */
+static char *comparable(const char *dir)
+{
+    char path[256], *save, *out;
+    size_t len;
+    snprintf(path, sizeof path, "%s/results.jsonl", dir);
+    char *text = e2e_text(path);
+    FILE *f = open_memstream(&out, &len);
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        bk_json *o = parse(line);
+        for (void *it = bk_json_first(o); it; it = bk_json_next(o, it)) {
+            const char *key = bk_json_key(it);
+            if (!strncmp(key, "seconds", 7) || !strcmp(key, "peak_rss_bytes") || !strcmp(key, "folder")) continue;
+            char *value = bk_json_dump(bk_json_value(it), 0);
+            fprintf(f, "%s=%s ", key, value);
+            free(value);
+        }
+        fputc('\n', f);
+        bk_json_free(o);
+    }
+    fclose(f);
+    free(text);
+    return out;
+}
+
+static void expect_same_results(const char *a, const char *b)
+{
+    char *one = comparable(a), *two = comparable(b);
+    ck_assert_str_eq(one, two);
+    free(one);
+    free(two);
+}
+
+/* Starts a sweep whose messages can be waited for. */
+static pid_t begin_sweep(const char *words)
+{
+    e2e_remove("err");
+    return e2e_start("sweep sweep.yaml --out a%s", words);
+}
+
+/* Makes `full` with stages in full-cache: what others are compared with. */
+static void reference(void)
+{
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(rename("a", "full"), 0);
+    ck_assert_int_eq(rename("cache", "full-cache"), 0);
+}
+
+/* --- plan against ledger --- */
+
+/* Executions that the plan says are needed still. */
+static int planned(const char *stage)
+{
+    int n = -1;
+    e2e_brick(0, "plan sweep.yaml --json --out a");
+    char *text = e2e_text("out");
+    bk_json *o = parse(text);
+    const bk_json *stages = bk_json_get(o, "stages");
+    for (size_t i = 0; i < bk_json_size(stages); i++) {
+        const bk_json *s = bk_json_at(stages, i);
+        if (!strcmp(bk_json_str(bk_json_get(s, "stage"), ""), stage)) n = (int)bk_json_int(bk_json_get(s, "to_make"), -1);
+    }
+    bk_json_free(o);
+    free(text);
+    ck_assert_int_ge(n, 0);
+    return n;
+}
+
+static int made(const char *stage)
+{
+    char words[64];
+    snprintf(words, sizeof words, "\"stage\": \"%s\"", stage);
+    return count("cache/ledger.jsonl", words);
+}
+
+START_TEST(stages_are_made_as_often_as_the_plan_says)
+{
+    sweep_file("base: run.yaml\ngrid:\n  seed: [1, 2]\n  prefix.mode: [auto, none]\n  init.search: [true, false]\n  train.lr_quant: [1e-3, 1e-2]\n");
+    int outliers = planned("outliers"), init = planned("init"), train = planned("train");
+    ck_assert_int_eq(outliers, 2);
+    ck_assert_int_eq(init, 8);
+    ck_assert_int_eq(train, 16);
+    e2e_brick(0, "sweep sweep.yaml --out a --jobs 2");
+    ck_assert_int_eq(made("outliers"), outliers);
+    ck_assert_int_eq(made("init"), init);
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), train);
+    ck_assert_int_eq(planned("outliers") + planned("init") + planned("train"), 0);
+}
+END_TEST
+
+/* A sweep that gets another value needs no stage anew and runs the new points alone. */
+START_TEST(sweep_with_one_more_value_shares_stages_and_points)
+{
+    sweep_file(FOUR);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_replace("sweep.yaml", "[1, 2]", "[1, 2, 3]");
+    ck_assert_int_eq(planned("outliers") + planned("init"), 0);
+    ck_assert_int_eq(planned("train"), 2);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(count("err", ": started"), 2);
+    ck_assert_int_eq(made("outliers") + made("init"), 2);
+}
+END_TEST
+
+START_TEST(plan_touches_nothing)
+{
+    sweep_file(FOUR);
+    char *before = e2e_listing(".");
+    e2e_brick(0, "plan sweep.yaml");
+    e2e_remove("out");
+    e2e_remove("err");
+    char *after = e2e_listing(".");
+    ck_assert(!bk_exists("a") && !bk_exists("cache") && !bk_exists("runs"));
+    free(before);
+    free(after);
+}
+END_TEST
+
+/* --- ends from outside --- */
+
+static void wait_until(const char *path, const char *words, int n)
+{
+    const struct timespec pause = {0, 5000000};
+    for (int i = 0; i < 6000 && count(path, words) < n; i++) nanosleep(&pause, NULL);
+    ck_assert_msg(count(path, words) >= n, "%d x '%s' did not come up in %s", n, words, path);
+}
+
+START_TEST(killed_sweep_goes_on_to_the_results_of_one_that_was_not)
+{
+    sweep_file(TWELVE);
+    reference();
+    pid_t pid = begin_sweep("");
+    wait_until("err", ": started", 6);
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(e2e_wait(pid), 128 + SIGKILL);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_le(count("err", ": started"), 8);
+    expect_same_results("full", "a");
+    e2e_same_tree("full-cache", "cache");
+    e2e_same_run("full/epochs=2,lr_quant=0.01", "a/epochs=2,lr_quant=0.01");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started"); /* what is done is not done again */
+    expect_same_results("full", "a");
+}
+END_TEST
+
+START_TEST(interrupted_sweep_stops_its_points_and_says_130)
+{
+    sweep_file(FOUR);
+    reference();
+    e2e_replace("sweep.yaml", "[1, 2]", "[1, 2, 1000000]");
+    pid_t pid = begin_sweep(" --jobs 2");
+    wait_until("a/epochs=1000000,lr_quant=0.01/metrics.jsonl", "epoch", 1);
+    kill(pid, SIGINT);
+    ck_assert_int_eq(e2e_wait(pid), 130);
+    ck_assert(!bk_run_folder_busy("a/epochs=1000000,lr_quant=0.01"));
+    ck_assert_int_eq(count("a/epochs=1000000,lr_quant=0.01.log", "interrupted"), 1);
+    expect_cell("a", 5, "status", "pending");
+    sweep_file(FOUR);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started");
+    expect_same_results("full", "a");
+}
+END_TEST
+
+START_TEST(points_of_a_killed_sweep_stop)
+{
+    const struct timespec pause = {0, 5000000};
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [1000000]}\n");
+    pid_t pid = begin_sweep("");
+    wait_until("a/epochs=1000000/metrics.jsonl", "epoch", 1);
+    kill(pid, SIGKILL);
+    e2e_wait(pid);
+    for (int i = 0; i < 4000 && bk_run_folder_busy("a/epochs=1000000"); i++) nanosleep(&pause, NULL);
+    ck_assert(!bk_run_folder_busy("a/epochs=1000000"));
+}
+END_TEST
+
+/* Somebody else runs a point: the sweep waits and collects. */
+START_TEST(point_that_another_process_runs_is_waited_for)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [400, 1]}\n");
+    pid_t other = e2e_start("run run.yaml --set train.epochs=400 --out a/epochs=400");
+    wait_until("a/epochs=400/metrics.jsonl", "epoch", 1);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_said("another brick is running there");
+    ck_assert_int_eq(e2e_wait(other), 0);
+    e2e_silent("epochs=400: started");
+    expect_cell("a", 0, "status", "done");
+}
+END_TEST
+
+START_TEST(two_sweeps_do_not_share_a_folder)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [1000000]}\n");
+    pid_t pid = begin_sweep("");
+    wait_until("err", ": started", 1);
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said("another sweep is running");
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    kill(pid, SIGTERM);
+    ck_assert_int_eq(e2e_wait(pid), 130);
+}
+END_TEST
+
+/* --- ways to run --- */
+
+START_TEST(parallel_points_give_the_same_results)
+{
+    sweep_file(FOUR);
+    reference();
+    e2e_brick(0, "sweep sweep.yaml --out a --jobs 3");
+    expect_same_results("full", "a");
+    e2e_same_tree("full-cache", "cache");
+    ck_assert_int_eq(made("outliers") + made("init"), 2);
+}
+END_TEST
+
+START_TEST(listed_commands_give_the_same_results)
+{
+    sweep_file("base: run.yaml\nset: {data.training.text: \"it's $HOME.txt\"}\ngrid:\n  prefix.mode: [[1], none]\n  train.lr_quant: [1e-3, 1e-2]\n");
+    char *text = e2e_text("../m/train.txt");
+    e2e_write("it's $HOME.txt", text);
+    free(text);
+    reference();
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    ck_assert_int_eq(count("out", "\n"), 4);
+    ck_assert_int_eq(system("cp out list; cd / && sh -e $OLDPWD/list >/dev/null 2>&1"), 0);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started");
+    expect_same_results("full", "a");
+}
+END_TEST
+
+START_TEST(failed_point_is_told_and_the_others_run)
+{
+    sweep_file("base: run.yaml\ngrid: {data.evaluation.text: [short.txt, ../m/eval.txt]}\n");
+    e2e_write("short.txt", "no");
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said("text=short.txt: failed (exit 2): ");
+    e2e_said("1 of 2 points failed");
+    expect_cell("a", 0, "status", "failed");
+    expect_cell("a", 0, "exit_code", "2");
+    expect_cell("a", 1, "status", "done");
+    char *why = cell("a", 0, "message");
+    ck_assert_msg(strstr(why, "short.txt"), "%s", why);
+    free(why);
+    char *text = e2e_text("../m/eval.txt");
+    e2e_write("short.txt", text);
+    free(text);
+    e2e_brick(0, "sweep sweep.yaml --out a"); /* tried again */
+    ck_assert_int_eq(count("err", ": started"), 1);
+    expect_cell("a", 0, "status", "done");
+}
+END_TEST
+
+START_TEST(what_is_wrong_with_a_point_is_said_before_any_runs)
+{
+    sweep_file("base: run.yaml\ngrid: {data.evaluation.text: [../m/eval.txt, none.txt]}\n");
+    e2e_brick(3, "sweep sweep.yaml --out a");
+    e2e_said("none.txt");
+    e2e_silent(": started");
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [1, x]}\n");
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said("sweep.yaml:2:26: train.epochs");
+    e2e_brick(2, "plan sweep.yaml");
+    e2e_said("sweep.yaml:2:26: train.epochs");
+}
+END_TEST
+
+START_TEST(folder_of_another_config_is_refused_before_any_runs)
+{
+    sweep_file(FOUR);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_replace("run.yaml", "seed: 2", "seed: 3");
+    e2e_replace("sweep.yaml", "[1, 2]", "[3, 2]");
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said("a/epochs=2,lr_quant=0.001 belongs to another config: seed is 2 there and 3 here");
+    e2e_silent(": started");
+}
+END_TEST
+
+/* --- seeds, halving --- */
+
+START_TEST(seeds_have_mean_and_deviation)
+{
+    sweep_file("base: run.yaml\ngrid: {train.lr_quant: [1e-3, 1e-2], seed: [1, 2, 3]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a --json");
+    char *text = e2e_text("out");
+    bk_json *o = parse(text);
+    const bk_json *seeds = bk_json_get(o, "seeds");
+    ck_assert_uint_eq(bk_json_size(seeds), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const bk_json *g = bk_json_at(seeds, i);
+        int first = !strcmp(bk_json_str(bk_json_get(g, "train.lr_quant"), ""), "0.001") ? 0 : 3;
+        double sum = 0, squares = 0, x[3];
+        for (int k = 0; k < 3; k++) {
+            char *v = cell("a", first + k, "ppl_final");
+            x[k] = strtod(v, NULL);
+            sum += x[k];
+            free(v);
+        }
+        for (int k = 0; k < 3; k++) squares += (x[k] - sum / 3) * (x[k] - sum / 3);
+        ck_assert_int_eq(bk_json_int(bk_json_get(g, "n"), 0), 3);
+        ck_assert_double_eq_tol(bk_json_num(bk_json_get(g, "ppl_final_mean"), 0), sum / 3, 1e-9 * sum);
+        ck_assert_double_eq_tol(bk_json_num(bk_json_get(g, "ppl_final_sd"), 0), sqrt(squares / 2), 1e-9 * sum);
+    }
+    bk_json_free(o);
+    free(text);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(count("out", "over seeds"), 1);
+}
+END_TEST
+
+START_TEST(run_stopped_after_a_block_goes_on_to_the_same_bytes)
+{
+    e2e_brick(0, "run run.yaml --out full");
+    e2e_brick(0, "run run.yaml --out a --stop-after 1");
+    e2e_said("--resume goes on");
+    ck_assert(!bk_exists("a/summary.json"));
+    ck_assert_int_eq(count("a/metrics.jsonl", "\"block\": 1"), 0);
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run("full", "a");
+}
+END_TEST
+
+START_TEST(halving_lets_the_better_half_go_on)
+{
+    sweep_file("base: run.yaml\nzip: {train.lr_quant: [1e-7, 1e-3, 1e-2, 3e-3], train.lr_weight: [1e-7, 1e-3, 1e-4, 3e-4]}\n");
+    reference();
+    e2e_append("sweep.yaml", "halving: {blocks: [1], keep: 0.5}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), 2);
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"stopped\""), 2);
+    expect_cell("a", 2, "status", "stopped"); /* rates that its loss jumps at */
+    for (int i = 0; i < 4; i++) {
+        char *status = cell("a", i, "status"), *here = cell("a", i, "ppl_final"), *there = cell("full", i, "ppl_final");
+        ck_assert_str_eq(here, !strcmp(status, "done") ? there : "null");
+        free(status);
+        free(here);
+        free(there);
+    }
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started");
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"stopped\""), 2);
+    e2e_brick(2, "sweep sweep.yaml --out a --list");
+    e2e_said("halving");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_sweep");
+    TCase *t = tcase_create("sweep");
+    tcase_set_timeout(t, 240);
+    tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
+    tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
+    tcase_add_test(t, stages_are_made_as_often_as_the_plan_says);
+    tcase_add_test(t, sweep_with_one_more_value_shares_stages_and_points);
+    tcase_add_test(t, plan_touches_nothing);
+    tcase_add_test(t, killed_sweep_goes_on_to_the_results_of_one_that_was_not);
+    tcase_add_test(t, interrupted_sweep_stops_its_points_and_says_130);
+    tcase_add_test(t, points_of_a_killed_sweep_stop);
+    tcase_add_test(t, point_that_another_process_runs_is_waited_for);
+    tcase_add_test(t, two_sweeps_do_not_share_a_folder);
+    tcase_add_test(t, parallel_points_give_the_same_results);
+    tcase_add_test(t, listed_commands_give_the_same_results);
+    tcase_add_test(t, failed_point_is_told_and_the_others_run);
+    tcase_add_test(t, what_is_wrong_with_a_point_is_said_before_any_runs);
+    tcase_add_test(t, folder_of_another_config_is_refused_before_any_runs);
+    tcase_add_test(t, seeds_have_mean_and_deviation);
+    tcase_add_test(t, run_stopped_after_a_block_goes_on_to_the_same_bytes);
+    tcase_add_test(t, halving_lets_the_better_half_go_on);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
