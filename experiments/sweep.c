@@ -11,6 +11,7 @@
 
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/plan.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 
@@ -26,10 +27,22 @@ static bk_status lock_folder(const char *dir, int *lock, bk_error *err)
     return bk_fail_errno(err, "locking %s", path);
 }
 
+/* What a run would refuse in its first second. Shapes are read once for points of one model. */
+static bk_status check_point(const bk_run_config *c, char model[BK_PATH_SIZE], bk_config *shapes, bk_error *err)
+{
+    bool known = true, weights;
+    BK_TRY(bk_run_config_check_files(c, err));
+    if (strcmp(model, c->model)) BK_TRY(bk_plan_shapes(c->model, shapes, &known, &weights, err));
+    if (!known) return BK_OK;
+    snprintf(model, BK_PATH_SIZE, "%s", c->model);
+    return bk_plan_quantizers(c, shapes, err);
+}
+
 /* What lies there already; folders of other configs and files that are missing are errors before anything runs. */
 static bk_status look_at_all(bk_sweep_run *r, int *n_done, bk_error *err)
 {
-    char dir[2 * BK_PATH_SIZE];
+    char dir[2 * BK_PATH_SIZE], model[BK_PATH_SIZE] = "";
+    bk_config shapes;
     bk_run_config *c = malloc(sizeof *c);
     bk_status st = c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
     for (int i = 0; !st && i < r->s->n; i++) {
@@ -37,7 +50,7 @@ static bk_status look_at_all(bk_sweep_run *r, int *n_done, bk_error *err)
         bk_sweep_point_dir(r, i, dir, sizeof dir);
         st = bk_sweep_config(r->s, i, c, err);
         if (!st) st = bk_sweep_look(dir, c, &r->row[i], &done, err);
-        if (!st && !done) st = bk_run_config_check_files(c, err);
+        if (!st && !done && check_point(c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
         *n_done += done;
     }
     free(c);
@@ -64,6 +77,7 @@ static bk_status set_up(bk_sweep_run *r, const char *file, const char *out, int6
     if (out) snprintf(r->dir, sizeof r->dir, "%s", out);
     else bk_sweep_folder(r->s, r->dir, sizeof r->dir);
     r->jobs = (int)(jobs ? jobs : r->s->jobs);
+    if (r->jobs > r->s->n) r->jobs = r->s->n;
     r->row = calloc((size_t)r->s->n, sizeof *r->row);
     return r->row ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
 }

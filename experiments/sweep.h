@@ -49,6 +49,8 @@ void bk_sweep_free(bk_sweep *s);
 int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES]);
 /* The config of a point; the error names the point. */
 bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_error *err) BK_MUST_USE;
+/* Adds the name of the point to a message, behind it: the place in a file stays in front. Returns its code. */
+bk_status bk_sweep_blame(const bk_sweep *s, int point, bk_error *err);
 /* Every point's config is right and no two are the same. */
 bk_status bk_sweep_check(bk_sweep *s, bk_error *err) BK_MUST_USE;
 /* Hash of the keys that a list chooses (bk_config_digest_keys). */

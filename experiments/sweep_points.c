@@ -21,7 +21,7 @@ int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED 
 }
 
 /* The place in a file stays at the front of the message. */
-static bk_status name_point(const bk_sweep *s, int point, bk_error *err)
+bk_status bk_sweep_blame(const bk_sweep *s, int point, bk_error *err)
 {
     bk_error why = *err;
     bk_error_clear(err);
@@ -32,7 +32,7 @@ bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_e
 {
     const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
     int n = bk_sweep_sets(s, point, sets);
-    return bk_run_config_load(s->base, sets, n, out, err) ? name_point(s, point, err) : BK_OK;
+    return bk_run_config_load(s->base, sets, n, out, err) ? bk_sweep_blame(s, point, err) : BK_OK;
 }
 
 bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err)

@@ -108,12 +108,13 @@ static void print_ranks(const bk_sweep *s, const ranked *r)
 {
     printf("rank  ");
     print_axes(s, -1, -1);
-    printf("  %10s  %10s  %8s  %10s  %8s\n", "ppl init", "ppl final", "gap", "loss", "seconds");
+    printf("  %10s  %10s  %10s  %8s  %10s  %8s\n", "ppl fp", "ppl init", "ppl final", "gap", "loss", "seconds");
     for (int i = 0; i < s->n; i++) {
         const bk_sweep_row *row = r[i].row;
         if (isnan(row->gap)) printf("%4s  ", "-");
         else printf("%4d  ", i + 1);
         print_axes(s, r[i].point, -1);
+        print_number(row->fp, 10, 4);
         print_number(row->init, 10, 4);
         print_number(row->final, 10, 4);
         print_number(row->gap, 8, 4);

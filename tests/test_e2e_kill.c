@@ -101,7 +101,7 @@ START_TEST(killed_inside_every_stage)
     char stage[256];
     reference();
     ck_assert_int_gt(calls[2], 40);
-    long few = calls[2] / 24;
+    long few = calls[2] / 32;
     for (long n = 1; n < calls[2] - 4; n += all() ? 1 : few) {
         kill_at("clock", n, stage, sizeof stage);
         for (size_t i = 0; i < sizeof last / sizeof last[0]; i++) seen[i] |= strstr(stage, last[i]) != NULL;
