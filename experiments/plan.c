@@ -47,14 +47,13 @@ static void find_missing(plan *p)
     }
 }
 
-static bk_status make_rotation(plan *p, bk_error *err)
+bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_rotation **out, bk_error *err)
 {
-    const bk_run_config *c = &p->cfg;
-    bk_rotation_spec spec = {c->rotation.r1,          c->rotation.r2, c->rotation.r3,   c->rotation.r4,
-                             c->rotation.fold_v_bias, false,          (uint64_t)c->seed};
-    float *gain = calloc((size_t)p->shapes.hidden, sizeof *gain);
+    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias,
+                             false, (uint64_t)c->seed};
+    float *gain = calloc((size_t)shapes->hidden, sizeof *gain);
     if (!gain) return bk_fail(err, BK_ENOMEM, "no memory");
-    bk_status st = bk_rotation_create(&p->shapes, &spec, gain, &p->rotation, err);
+    bk_status st = bk_rotation_create(shapes, &spec, gain, out, err);
     free(gain);
     return st;
 }
@@ -65,7 +64,7 @@ static bk_status estimate(plan *p, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_run_config_check_model(&p->cfg, &p->shapes, bk_estimate_prefix(&p->cfg), err));
     BK_TRY(bk_plan_quantizers(&p->cfg, &p->shapes, err));
-    BK_TRY(make_rotation(p, err));
+    BK_TRY(bk_plan_rotation(&p->cfg, &p->shapes, &p->rotation, err));
     BK_TRY(bk_rates_measure(p->rotation, be, &p->rates, err));
     BK_TRY(bk_plan_samples(&p->cfg, bk_exists(p->cfg.model) ? p->cfg.model : p->model, p->set, err));
     bk_sample_counts samples = bk_plan_counts(&p->cfg, p->set);

@@ -24,6 +24,9 @@ typedef struct bk_plan_set {
 bk_status bk_plan_samples(const bk_run_config *c, const char *model, bk_plan_set set[BK_PLAN_SETS], bk_error *err) BK_MUST_USE;
 bk_sample_counts bk_plan_counts(const bk_run_config *c, const bk_plan_set set[BK_PLAN_SETS]);
 
+/* The transforms of a config for a model of these shapes. */
+bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_rotation **out,
+                           bk_error *err) BK_MUST_USE;
 /* Every linear and site that its quantizer does not fit, in one message. BK_EINVAL. */
 bk_status bk_plan_quantizers(const bk_run_config *c, const bk_config *shapes, bk_error *err) BK_MUST_USE;
 

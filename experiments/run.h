@@ -11,6 +11,7 @@
 #define BK_RUN_PATH 4200
 #define BK_RUN_STAGES 7
 #define BK_ROWS_MAX 8
+extern const char *const bk_run_stage_name[BK_RUN_STAGES]; /* keys of "seconds" in summary.json */
 
 /* One line of the table of perplexities; ppl NaN = not computed. */
 typedef struct bk_table_row {
@@ -60,6 +61,8 @@ void bk_run_close(bk_run *r);
 /* Parts, in the order in which they run (run_*.c). */
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
 bool bk_run_folder_busy(const char *dir); /* another process runs there */
+/* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. */
+bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
 bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_equivalence(bk_run *r, bk_error *err) BK_MUST_USE;

@@ -267,7 +267,7 @@ static bk_json *prefix_json(const bk_run *r)
     return o;
 }
 
-static const char *const stage_names[BK_RUN_STAGES] = {"load", "equivalence", "outliers", "init", "train", "evaluate", "total"};
+const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load", "equivalence", "outliers", "init", "train", "evaluate", "total"};
 
 bk_status bk_run_write_summary(bk_run *r, bk_error *err)
 {
@@ -284,7 +284,7 @@ bk_status bk_run_write_summary(bk_run *r, bk_error *err)
         bk_json_set(o, "ppl", bk_json_of_num(r->row[i].ppl));
         bk_json_push(table, o);
     }
-    for (int i = 0; i < BK_RUN_STAGES; i++) bk_json_set(seconds, stage_names[i], bk_json_of_num(r->seconds[i]));
+    for (int i = 0; i < BK_RUN_STAGES; i++) bk_json_set(seconds, bk_run_stage_name[i], bk_json_of_num(r->seconds[i]));
     bk_json_set(root, "model", bk_json_of_str(model, strlen(model)));
     bk_json_set(root, "scheme", bk_json_of_str(r->cfg.scheme, strlen(r->cfg.scheme)));
     bk_json_set(root, "seed", bk_json_of_int(r->cfg.seed));

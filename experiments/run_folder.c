@@ -41,18 +41,19 @@ bool bk_run_folder_busy(const char *dir)
     return busy;
 }
 
-/* Refuses a folder that belongs to another config, naming the key that differs. */
-static bk_status compare_config(const bk_run *r, const char *path, bk_error *err)
+bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err)
 {
-    char mine[128], theirs[128];
+    char path[BK_RUN_PATH], mine[128], theirs[128], *text = NULL;
+    size_t len;
     bk_run_config *old = malloc(sizeof *old);
     if (!old) return bk_fail(err, BK_ENOMEM, "no memory");
-    char *text = NULL;
-    size_t len;
+    snprintf(path, sizeof path, "%s/config.yaml", dir);
     bk_status st = bk_file_slurp(path, 1 << 22, &text, &len, err);
     if (!st) st = bk_run_config_parse(text, len, path, NULL, 0, old, err);
-    const char *key = st ? NULL : bk_run_config_diff(old, &r->cfg, free_keys, theirs, mine, sizeof mine);
-    if (key) st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out", r->dir, key, theirs, mine);
+    const char *key = st ? NULL : bk_run_config_diff(old, c, free_keys, theirs, mine, sizeof mine);
+    if (key)
+        st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out",
+                     dir, key, theirs, mine);
     free(text);
     free(old);
     return st;
@@ -153,7 +154,7 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
     if (!bk_exists(manifest)) BK_TRY(check_foreign(r, err));
     BK_TRY(lock_folder(r, err)); /* what is looked at from here on stays as it is */
     bool known = bk_exists(manifest); /* before it nothing is computed: a run that was refused leaves the folder free */
-    if (known) BK_TRY(compare_config(r, config, err));
+    if (known) BK_TRY(bk_run_compare_config(r->dir, &r->cfg, err));
     *finished = known && bk_exists(summary);
     if (known && !*finished && !resume)
         return bk_fail(err, BK_EINVAL, "%s holds an unfinished run of this config: --resume continues it", r->dir);

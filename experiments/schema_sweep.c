@@ -1,4 +1,5 @@
-/* Sweep files: from YAML to points. Each way of varying keys is a factor, a list of alternatives; points are the product of all factors. */
+/* Sweep files: from YAML to points. Each way of varying keys is a factor, a list of alternatives; points are the
+ * product of all factors. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,11 +57,13 @@ static int length(const reader *r, const bk_yaml_node *list)
 
 static bk_status need_map(const reader *r, const bk_yaml_node *map, const char *what)
 {
-    if (map->kind != BK_NODE_MAP || !child(r, map)) return FAIL(r, map, "%s: a map is expected, such as {train.epochs: ...}", what);
+    if (map->kind != BK_NODE_MAP || !child(r, map))
+        return FAIL(r, map, "%s: a map is expected, such as {train.epochs: ...}", what);
     for (const bk_yaml_node *k = child(r, map); k; k = after(r, after(r, k))) {
         if (k->kind != BK_NODE_SCALAR) return FAIL(r, k, "a key must be a word");
         for (const bk_yaml_node *j = child(r, map); j != k; j = after(r, after(r, j)))
-            if (strcmp(j->text, k->text) == 0) return FAIL(r, k, "'%.60s' stands there twice, first in line %d", k->text, j->line);
+            if (strcmp(j->text, k->text) == 0)
+                return FAIL(r, k, "'%.60s' stands there twice, first in line %d", k->text, j->line);
     }
     return BK_OK;
 }
@@ -115,7 +118,8 @@ static bk_status claim(reader *r, int key, const bk_yaml_node *at)
 {
     if (r->set_at[key]) return FAIL(r, at, "'%s' is fixed by set, in line %d", bk_keys[key].path, r->set_at[key]->line);
     if (r->axis_at[key] && r->axis_of[key] == r->n_factors) return BK_OK;
-    if (r->axis_at[key]) return FAIL(r, at, "'%s' varies already, in line %d", bk_keys[key].path, r->axis_at[key]->line);
+    if (r->axis_at[key])
+        return FAIL(r, at, "'%s' varies already, in line %d", bk_keys[key].path, r->axis_at[key]->line);
     if (r->out->n_axes == BK_SWEEP_AXES) return FAIL(r, at, "more than %d keys that vary", BK_SWEEP_AXES);
     r->axis_at[key] = at;
     r->axis_of[key] = r->n_factors;
@@ -135,7 +139,8 @@ static bk_status add_alternative(reader *r, const alternative *a)
 {
     factor *f = &r->factor[r->n_factors];
     for (int i = 0; i < f->n; i++)
-        if (same_alternative(r->out, &f->alt[i], a)) return FAIL(r, a->at, "the same %s stands there twice", a->n == 1 ? "value" : "point");
+        if (same_alternative(r->out, &f->alt[i], a))
+            return FAIL(r, a->at, "the same %s stands there twice", a->n == 1 ? "value" : "point");
     if (f->n == BK_SWEEP_POINTS) return FAIL(r, a->at, "more than %d points", BK_SWEEP_POINTS);
     if (f->n == f->room) {
         int room = f->room ? 2 * f->room : 16;
@@ -162,9 +167,13 @@ static bk_status read_range(const reader *r, int key, const bk_yaml_node *spec, 
     const bk_yaml_node *kind = child(r, spec), *list = kind ? after(r, kind) : NULL;
     bool log = kind && kind->kind == BK_NODE_SCALAR && strcmp(kind->text, "log") == 0;
     if (!kind || after(r, list) || kind->kind != BK_NODE_SCALAR || (!log && strcmp(kind->text, "linear") != 0))
-        return FAIL(r, spec, "%s: values are a list, {log: [lowest, highest, number]} or {linear: [lowest, highest, number]}", k->path);
-    if (k->type != BK_KEY_INT && k->type != BK_KEY_REAL) return FAIL(r, spec, "%s: %s is for numbers; list the values", k->path, kind->text);
-    if (list->kind != BK_NODE_LIST || length(r, list) != 3) return FAIL(r, list, "%s: three numbers are expected: lowest, highest, how many", k->path);
+        return FAIL(r, spec,
+                    "%s: values are a list, {log: [lowest, highest, number]} or {linear: [lowest, highest, number]}",
+                    k->path);
+    if (k->type != BK_KEY_INT && k->type != BK_KEY_REAL)
+        return FAIL(r, spec, "%s: %s is for numbers; list the values", k->path, kind->text);
+    if (list->kind != BK_NODE_LIST || length(r, list) != 3)
+        return FAIL(r, list, "%s: three numbers are expected: lowest, highest, how many", k->path);
     const bk_yaml_node *lo = child(r, list), *hi = after(r, lo), *n = after(r, hi);
     const bk_key end = {.path = k->path, .type = BK_KEY_REAL, .min = k->min, .max = k->max};
     const bk_key count = {.path = k->path, .type = BK_KEY_INT, .min = 2, .max = 1000};
@@ -179,8 +188,9 @@ static bk_status read_range(const reader *r, int key, const bk_yaml_node *spec, 
 static void range_text(const range *g, int64_t i, char *to, size_t size)
 {
     double part = (double)i / (double)(g->n - 1);
-    double x = i == 0 ? g->lo : i == g->n - 1 ? g->hi : g->log ? g->lo * pow(g->hi / g->lo, part) : g->lo + (g->hi - g->lo) * part;
+    double between = g->log ? g->lo * pow(g->hi / g->lo, part) : g->lo + (g->hi - g->lo) * part;
     bool end = i == 0 || i == g->n - 1;
+    double x = i == 0 ? g->lo : end ? g->hi : between;
     snprintf(to, size, g->whole ? "%.0f" : end ? "%.17g" : DIGITS, x);
 }
 
@@ -242,7 +252,8 @@ static bk_status take_zip(reader *r, const bk_yaml_node *map)
         BK_TRY(claim(r, key[n], k));
         BK_TRY(need_list(r, list, k->text, "[0, 5, 10]"));
         int m = length(r, list);
-        if (n && m != count) return FAIL(r, list, "zip: %s has %d values, %s has %d", k->text, m, child(r, map)->text, count);
+        if (n && m != count)
+            return FAIL(r, list, "zip: %s has %d values, %s has %d", k->text, m, child(r, map)->text, count);
         count = m;
         at[n] = child(r, list);
     }
@@ -284,7 +295,8 @@ static bk_status take_set(reader *r, const bk_yaml_node *map)
     for (const bk_yaml_node *k = child(r, map); k; k = after(r, after(r, k))) {
         int key;
         BK_TRY(find_key(r, k, &key));
-        if (r->axis_at[key]) return FAIL(r, k, "'%s' varies, see line %d: it cannot be fixed", k->text, r->axis_at[key]->line);
+        if (r->axis_at[key])
+            return FAIL(r, k, "'%s' varies, see line %d: it cannot be fixed", k->text, r->axis_at[key]->line);
         if (s->n_fixed == BK_SWEEP_FIXED) return FAIL(r, k, "set: more than %d keys", BK_SWEEP_FIXED);
         BK_TRY(add_value(r, key, after(r, k), &s->fixed[s->n_fixed]));
         s->n_fixed++;
@@ -313,13 +325,15 @@ static void name_axis(bk_sweep *s, int axis)
         for (int i = 0; i < s->n_axes; i++) {
             const char *other = bk_keys[s->axis[i]].path;
             size_t n = strlen(from), m = strlen(other);
-            if (i != axis && m >= n && strcmp(other + m - n, from) == 0 && (m == n || other[m - n - 1] == '.')) alone = false;
+            if (i != axis && m >= n && strcmp(other + m - n, from) == 0 && (m == n || other[m - n - 1] == '.'))
+                alone = false;
         }
     }
     snprintf(s->axis_name[axis], sizeof s->axis_name[0], "%s", from);
 }
 
-/* A value in a name: as it is, a list of plain words with + between them, else with what a shell would read replaced, which loses something. */
+/* A value in a name: as it is, a list of plain words with + between them, else with what a shell would read replaced,
+ * which loses something. */
 static bool put_value(const char *value, char *to, size_t size)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._=,+-";
@@ -350,7 +364,8 @@ static bk_status name_point(const reader *r, bk_sweep_point *p)
         char value[BK_SWEEP_NAME];
         whole = put_value(v->set + strlen(bk_keys[v->key].path) + 1, value, sizeof value) && whole;
         bk_sha256_put(h, v->set, strlen(v->set) + 1);
-        int n = snprintf(full + at, sizeof full - at, "%s%s=%s", i ? "," : "", s->axis_name[axis_index(s, v->key)], value);
+        int n =
+            snprintf(full + at, sizeof full - at, "%s%s=%s", i ? "," : "", s->axis_name[axis_index(s, v->key)], value);
         whole = whole && at + (size_t)n < sizeof full;
         at = at + (size_t)n < sizeof full ? at + (size_t)n : sizeof full - 1;
     }
@@ -364,7 +379,8 @@ static bk_status name_point(const reader *r, bk_sweep_point *p)
 static void sort_values(const bk_sweep *s, bk_sweep_point *p)
 {
     for (int i = 1; i < p->n; i++)
-        for (int j = i; j > 0 && axis_index(s, s->value[p->value[j]].key) < axis_index(s, s->value[p->value[j - 1]].key); j--) {
+        for (int j = i;
+             j > 0 && axis_index(s, s->value[p->value[j]].key) < axis_index(s, s->value[p->value[j - 1]].key); j--) {
             int t = p->value[j];
             p->value[j] = p->value[j - 1];
             p->value[j - 1] = t;
@@ -466,12 +482,14 @@ static bk_status take_halving(reader *r, const bk_yaml_node *map)
             continue;
         }
         if (strcmp(k->text, "blocks") != 0)
-            return FAIL(r, k, "halving: unknown key '%.60s'%s", k->text, bk_suggest_text(k->text, known, 2, near, sizeof near));
+            return FAIL(r, k, "halving: unknown key '%.60s'%s", k->text,
+                        bk_suggest_text(k->text, known, 2, near, sizeof near));
         BK_TRY(need_list(r, v, "halving.blocks", "[2, 6]"));
         for (const bk_yaml_node *e = child(r, v); e; e = after(r, e)) {
             if (s->n_rungs == BK_SWEEP_RUNGS) return FAIL(r, e, "halving: more than %d steps", BK_SWEEP_RUNGS);
             BK_TRY(bk_field_set(&s->rung[s->n_rungs], &block, r->y, e, r->err));
-            if (s->n_rungs && s->rung[s->n_rungs] <= s->rung[s->n_rungs - 1]) return FAIL(r, e, "halving: blocks must rise");
+            if (s->n_rungs && s->rung[s->n_rungs] <= s->rung[s->n_rungs - 1])
+                return FAIL(r, e, "halving: blocks must rise");
             s->n_rungs++;
         }
     }
@@ -484,8 +502,8 @@ static bk_status take_base(reader *r, const bk_yaml_node *v)
     BK_TRY(bk_field_set(r->out->base, &base, r->y, v, r->err));
     if (!*r->out->base || strchr(r->out->base, '\n')) return FAIL(r, v, "base: name a config");
     if (access(r->out->base, R_OK) == 0) return BK_OK;
-    return bk_fail_errno(r->err, "%.200s:%d:%d: base: '%.400s' (paths count from the folder that brick is started in)", r->y->name, v->line, v->column,
-                         r->out->base);
+    return bk_fail_errno(r->err, "%.200s:%d:%d: base: '%.400s' (paths count from the folder that brick is started in)",
+                         r->y->name, v->line, v->column, r->out->base);
 }
 
 static bk_status take_jobs(reader *r, const bk_yaml_node *v)
@@ -497,8 +515,8 @@ static bk_status take_jobs(reader *r, const bk_yaml_node *v)
 static const struct {
     const char *name;
     bk_status (*take)(reader *r, const bk_yaml_node *v);
-} sections[] = {{"base", take_base}, {"set", take_set},   {"grid", take_grid},       {"zip", take_zip}, {"points", take_points},
-                {"jobs", take_jobs}, {"halving", take_halving}, {"exclude", take_exclude}};
+} sections[] = {{"base", take_base},     {"set", take_set},   {"grid", take_grid},       {"zip", take_zip},
+                {"points", take_points}, {"jobs", take_jobs}, {"halving", take_halving}, {"exclude", take_exclude}};
 enum { N_SECTIONS = sizeof sections / sizeof sections[0], EXCLUDE = N_SECTIONS - 1 };
 
 static bk_status read_sections(reader *r, const bk_yaml_node *root)
@@ -511,7 +529,9 @@ static bk_status read_sections(reader *r, const bk_yaml_node *root)
     for (const bk_yaml_node *k = child(r, root); k; k = after(r, after(r, k))) {
         int i = 0;
         while (i < N_SECTIONS && strcmp(names[i], k->text) != 0) i++;
-        if (i == N_SECTIONS) return FAIL(r, k, "unknown key '%.60s' of a sweep%s", k->text, bk_suggest_text(k->text, names, N_SECTIONS, near, sizeof near));
+        if (i == N_SECTIONS)
+            return FAIL(r, k, "unknown key '%.60s' of a sweep%s", k->text,
+                        bk_suggest_text(k->text, names, N_SECTIONS, near, sizeof near));
         if (i == EXCLUDE) exclude = after(r, k); /* once there are points */
         else BK_TRY(sections[i].take(r, after(r, k)));
     }

@@ -23,7 +23,9 @@ static const char *const text_keys[] = {"data.bos", "data.strip_bos", "data.pars
 static void add_stat(bk_text_buffer *b, const char *path)
 {
     struct stat s;
-    if (stat(path, &s) == 0) bk_buffer_add(b, "%s: %lld bytes, %lld.%09ld\n", path, (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+    if (stat(path, &s) == 0)
+        bk_buffer_add(b, "%s: %lld bytes, %lld.%09ld\n", path, (long long)s.st_size, (long long)s.st_mtim.tv_sec,
+                      s.st_mtim.tv_nsec);
     else bk_buffer_add(b, "%s: not there\n", path);
 }
 
@@ -58,7 +60,8 @@ static void add_calibration(bk_text_buffer *b, const bk_run_config *c)
 {
     const bk_data_config *d = &c->data.calibration;
     bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
-    bool needed = bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) || (c->evaluate & BK_EVALUATE_ABLATION);
+    bool needed = bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) ||
+                  (c->evaluate & BK_EVALUATE_ABLATION);
     if (needed) add_samples(b, bk_run_config_text(c, d), d->samples, *d->text ? d->seqlen : c->data.training.seqlen);
 }
 
@@ -196,7 +199,8 @@ bool bk_ledger_has(bk_stage_kind kind, const char *quick)
     for (char *save, *line = strtok_r(text, "\n", &save); line && !found; line = strtok_r(NULL, "\n", &save)) {
         bk_json *o;
         if (!strstr(line, quick) || bk_json_parse(line, strlen(line), path, &o, NULL)) continue;
-        found = !strcmp(bk_json_str(bk_json_get(o, "stage"), ""), kinds[kind].name) && is_there(kinds[kind].name, bk_json_str(bk_json_get(o, "hash"), ""));
+        found = !strcmp(bk_json_str(bk_json_get(o, "stage"), ""), kinds[kind].name) &&
+                is_there(kinds[kind].name, bk_json_str(bk_json_get(o, "hash"), ""));
         bk_json_free(o);
     }
     free(text);

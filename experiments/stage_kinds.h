@@ -1,4 +1,5 @@
-/* The stages of a run, what each depends on, and the ledger of those that were made. `run` and `plan` read the same table. */
+/* The stages of a run, what each depends on, and the ledger of those that were made. `run` and `plan` read the same
+ * table. */
 #ifndef BK_STAGE_KINDS_H
 #define BK_STAGE_KINDS_H
 
@@ -13,9 +14,9 @@ const char *const *bk_stage_keys(bk_stage_kind kind);
 /* Whether a run of this config takes such a stage. */
 bool bk_stage_used(bk_stage_kind kind, const bk_run_config *c);
 
-/* A hash that needs neither model nor texts to be read: of the keys above, of those that choose the samples, of sizes and times of the
- * files, of version and kernels, and of the stages before it. Equal: the same stage, on this machine. The other way round it may err: two of
- * them can come to one stage, as when two detections find the same prefix. */
+/* A hash that needs neither model nor texts to be read: of the keys above, of those that choose the samples, of sizes
+ * and times of the files, of version and kernels, and of the stages before it. Equal: the same stage, on this machine.
+ * The other way round it may err: two of them can come to one stage, as when two detections find the same prefix. */
 bk_status bk_stage_quick(bk_stage_kind kind, const bk_run_config *c, char hex[65], bk_error *err) BK_MUST_USE;
 
 /* CACHE/ledger.jsonl: a line for every stage that was made. {"stage", "hash", "quick", "run", "seconds"} */

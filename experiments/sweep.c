@@ -1,5 +1,5 @@
 /* brick sweep: one config, many points. */
-#include "experiments/sweep.h"
+#include "experiments/sweep_run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,8 @@
 #include "experiments/verbs.h"
 #include "io/file.h"
 
-/* Two sweeps of one host do not share a folder. Commands of --list do not come here: the locks of run folders keep these apart. */
+/* Two sweeps of one host do not share a folder. Commands of --list do not come here: the locks of run folders keep
+ * these apart. */
 static bk_status lock_folder(const char *dir, int *lock, bk_error *err)
 {
     char path[BK_PATH_SIZE + 16];
@@ -61,7 +62,8 @@ static bk_status run_points(bk_sweep_run *r, bk_error *err)
 {
     int n_done = 0;
     BK_TRY(look_at_all(r, &n_done, err));
-    bk_log(BK_LOG_INFO, "%s: %d points in %s, %d are there, %d at a time", r->s->file, r->s->n, r->dir, n_done, r->jobs);
+    bk_log(BK_LOG_INFO, "%s: %d points in %s, %d are there, %d at a time", r->s->file, r->s->n, r->dir, n_done,
+           r->jobs);
     BK_TRY(bk_sweep_write(r->s, r->row, r->dir, err));
     return bk_sweep_all(r, err);
 }
@@ -111,13 +113,16 @@ int bk_verb_sweep(int argc, char **argv)
     const char *file = NULL, *out = NULL;
     int64_t jobs = 0;
     bool list = false, json = false;
-    const bk_opt opts[] = {
-        {"--jobs", BK_OPT_INT, &jobs, "N", "the file's jobs, else 1", 1, 1024, "points at a time; they share the processors"},
-        {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<name of the file>", 0, 0, "folder of the run folders and of results.csv, results.jsonl"},
-        {"--list", BK_OPT_FLAG, &list, NULL, NULL, 0, 0, "print a shell command for each point and end; the sweep then collects"},
-        {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object instead of the table"},
-        {"SWEEP", BK_OPT_TEXT, &file, "SWEEP", "", 0, 0, "YAML file: base and grid, zip or points (docs/sweeps.md)"},
-        {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
+    const bk_opt opts[] = {{"--jobs", BK_OPT_INT, &jobs, "N", "the file's jobs, else 1", 1, 1024,
+                            "points at a time; they share the processors"},
+                           {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<name of the file>", 0, 0,
+                            "folder of the run folders and of results.csv, results.jsonl"},
+                           {"--list", BK_OPT_FLAG, &list, NULL, NULL, 0, 0,
+                            "print a shell command for each point and end; the sweep then collects"},
+                           {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object instead of the table"},
+                           {"SWEEP", BK_OPT_TEXT, &file, "SWEEP", "", 0, 0,
+                            "YAML file: base and grid, zip or points (docs/sweeps.md)"},
+                           {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"sweep", "many runs: one config and keys that vary; goes on where it was stopped", opts,
                         "brick plan configs/sweeps/demo-lr.yaml\n"
                         "brick sweep configs/sweeps/demo-lr.yaml\n"
@@ -130,7 +135,8 @@ int bk_verb_sweep(int argc, char **argv)
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
     r->s = &s;
     bk_status st = set_up(r, file, out, jobs, &err);
-    if (!st && list && s.n_rungs) st = bk_fail(&err, BK_EINVAL, "%s: halving compares points while they run: no --list with it", file);
+    if (!st && list && s.n_rungs)
+        st = bk_fail(&err, BK_EINVAL, "%s: halving compares points while they run: no --list with it", file);
     if (!st) st = list ? bk_sweep_list(r, &err) : sweep(r, json, &code, &err);
     if (st) code = bk_exit_report(st, &err);
     if (st == BK_ECANCEL) bk_log(BK_LOG_INFO, "the same command goes on in %s", r->dir);

@@ -1,9 +1,9 @@
-/* Sweeps: one base config and axes. A point is a run of its own, in its own folder, made by a child process of this program. */
+/* Sweeps: one base config and axes. A point is a run of its own, in its own folder, made by a child process of this
+ * program. */
 #ifndef BK_SWEEP_H
 #define BK_SWEEP_H
 
 #include "experiments/schema.h"
-#include "io/json.h"
 
 #define BK_SWEEP_AXES 32       /* keys that vary */
 #define BK_SWEEP_FIXED 64      /* keys of `set` */
@@ -57,50 +57,6 @@ bk_status bk_sweep_check(bk_sweep *s, bk_error *err) BK_MUST_USE;
 bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err) BK_MUST_USE;
 /* DIR for results and run folders where none is given: runs/<name of the file>. */
 void bk_sweep_folder(const bk_sweep *s, char *to, size_t size);
-
-/* --- results --- */
-
-typedef enum { BK_POINT_PENDING, BK_POINT_RUNNING, BK_POINT_DONE, BK_POINT_FAILED, BK_POINT_STOPPED } bk_point_state;
-
-#define BK_SWEEP_STAGES 7 /* as summary.json has them */
-extern const char *const bk_sweep_stage[BK_SWEEP_STAGES];
-
-/* What is known of a point; NaN = not known. Losses are validation losses of what was kept: means over the blocks, and of the last block. */
-typedef struct bk_sweep_row {
-    bk_point_state state;
-    int code;          /* exit code of a point that failed */
-    char message[300]; /* why */
-    double fp, fp_prefix, init, final, gap, loss_init, loss_final, loss_last;
-    double seconds[BK_SWEEP_STAGES], peak;
-} bk_sweep_row;
-
-/* Looks into a run folder. *done: it holds the finished run of this config; with another config in it BK_EINVAL. */
-bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err) BK_MUST_USE;
-/* Validation loss of a block in metrics.jsonl of a run folder, of the epoch that is kept; NaN if it is not there. */
-double bk_sweep_loss(const char *dir, const bk_run_config *c, int64_t block);
-/* Blocks that the run in a folder has trained. */
-int64_t bk_sweep_trained(const char *dir);
-/* A flat object per point, in the order of the file. */
-bk_json *bk_sweep_rows_json(const bk_sweep *s, const bk_sweep_row *rows, const char *dir);
-/* results.csv and results.jsonl in `dir`. */
-bk_status bk_sweep_write(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bk_error *err) BK_MUST_USE;
-/* The ranked table, and statistics over seeds where these vary; on stdout. */
-bk_status bk_sweep_print(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bool json, bk_error *err) BK_MUST_USE;
-
-/* --- running --- */
-
-typedef struct bk_sweep_run {
-    bk_sweep *s;
-    char dir[BK_PATH_SIZE], program[BK_PATH_SIZE];
-    int jobs;
-    bk_sweep_row *row;
-} bk_sweep_run;
-
-void bk_sweep_point_dir(const bk_sweep_run *r, int point, char *to, size_t size);
-/* All points, or what a signal left of them (BK_ECANCEL). Points that fail are no failure here. */
-bk_status bk_sweep_all(bk_sweep_run *r, bk_error *err) BK_MUST_USE;
-/* One shell command per point on stdout. */
-bk_status bk_sweep_list(const bk_sweep_run *r, bk_error *err) BK_MUST_USE;
 
 /* `brick plan SWEEP`: the exit code. out NULL: the folder that the sweep takes by itself. */
 int bk_sweep_plan(const char *file, const char *out, bool json);

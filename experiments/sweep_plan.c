@@ -1,4 +1,5 @@
-/* brick plan SWEEP: which stages the points share, what of them is there, and what the rest will take. Answers without computing. */
+/* brick plan SWEEP: which stages the points share, what of them is there, and what the rest will take. Answers without
+ * computing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "experiments/plan.h"
 #include "experiments/progress.h"
 #include "experiments/stage_kinds.h"
-#include "experiments/sweep.h"
+#include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 
@@ -16,8 +17,9 @@
 #define MISSING_MAX 16
 
 /* What an estimate does not depend on. */
-static const char *const not_estimated[] = {"!seed", "!strict", "!threads", "!equivalence_tolerance", "!prefix.threshold", "!prefix.lower_threshold", "!prefix.bos",
-                                            "!train.lr", "!train.beta", "!train.eps", "!train.weight_decay", "!train.clip_grad", "!train.shuffle", "!train.keep", NULL};
+static const char *const not_estimated[] = {
+    "!seed", "!strict", "!threads", "!equivalence_tolerance", "!prefix.threshold", "!prefix.lower_threshold", "!prefix.bos",
+    "!train.lr", "!train.beta", "!train.eps", "!train.weight_decay", "!train.clip_grad", "!train.shuffle", "!train.keep", NULL};
 
 /* Points that take the same stage. */
 typedef struct shared {
@@ -55,15 +57,6 @@ typedef struct sweep_plan {
 
 /* --- estimates --- */
 
-static bk_status make_rotation(const bk_run_config *c, const bk_config *shapes, bk_rotation **out, bk_error *err)
-{
-    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
-    float *gain = calloc((size_t)shapes->hidden, sizeof *gain);
-    bk_status st = gain ? bk_rotation_create(shapes, &spec, gain, out, err) : bk_fail(err, BK_ENOMEM, "no memory");
-    free(gain);
-    return st;
-}
-
 /* Rates are measured once, for the first point. */
 static bk_status estimate(sweep_plan *p, struct estimated *to, bk_error *err)
 {
@@ -76,7 +69,7 @@ static bk_status estimate(sweep_plan *p, struct estimated *to, bk_error *err)
     BK_TRY(bk_plan_shapes(p->cfg.model, &shapes, &to->known, &weights, err));
     if (!to->known) return BK_OK;
     BK_TRY(bk_plan_quantizers(&p->cfg, &shapes, err));
-    bk_status st = make_rotation(&p->cfg, &shapes, &rotation, err);
+    bk_status st = bk_plan_rotation(&p->cfg, &shapes, &rotation, err);
     if (!st && p->rates.gflops == 0) st = bk_rates_measure(rotation, be, &p->rates, err);
     if (!st) st = bk_estimate_run(&p->cfg, rotation, be, bk_plan_windows(&p->cfg, &guessed), &p->rates, &to->e, err);
     bk_rotation_free(rotation);
@@ -97,15 +90,20 @@ static bk_status find_estimate(sweep_plan *p, int *out, bk_error *err)
 
 /* --- stages --- */
 
-static bk_status find_stage(sweep_plan *p, bk_stage_kind kind, int parent, const bk_estimate *e, int *out, bk_error *err)
+static bk_status find_stage(sweep_plan *p, bk_stage_kind kind, int parent, const bk_estimate *e, int *out,
+                            bk_error *err)
 {
-    static const bk_part part[BK_STAGE_KINDS] = {[BK_STAGE_OUTLIERS] = BK_PART_OUTLIERS, [BK_STAGE_INIT] = BK_PART_INIT};
+    static const bk_part part[BK_STAGE_KINDS] = {
+        [BK_STAGE_OUTLIERS] = BK_PART_OUTLIERS, [BK_STAGE_INIT] = BK_PART_INIT};
     char quick[65];
     BK_TRY(bk_stage_quick(kind, &p->cfg, quick, err));
     for (*out = 0; *out < p->n_stages; ++*out)
         if (!strcmp(p->stage[*out].quick, quick)) return BK_OK;
     shared *s = &p->stage[p->n_stages++];
-    *s = (shared){.kind = kind, .parent = parent, .there = bk_ledger_has(kind, quick), .seconds = e->seconds[part[kind]],
+    *s = (shared){.kind = kind,
+                  .parent = parent,
+                  .there = bk_ledger_has(kind, quick),
+                  .seconds = e->seconds[part[kind]],
                   .disk = kind == BK_STAGE_INIT ? e->cache_disk : 0};
     snprintf(s->quick, sizeof s->quick, "%s", quick);
     return BK_OK;
@@ -180,7 +178,9 @@ enum { LINES = BK_STAGE_KINDS + 3 };
 static void count_stages(const sweep_plan *p, line to[LINES])
 {
     static const bk_part each[3] = {BK_PART_EQUIVALENCE, BK_PART_TRAIN, BK_PART_EVALUATE};
-    for (int k = 0; k < LINES; k++) to[k] = (line){.name = k < BK_STAGE_KINDS ? bk_stage_name((bk_stage_kind)k) : bk_part_name[each[k - BK_STAGE_KINDS]]};
+    for (int k = 0; k < LINES; k++)
+        to[k] = (line){.name = k < BK_STAGE_KINDS ? bk_stage_name((bk_stage_kind)k)
+                                                  : bk_part_name[each[k - BK_STAGE_KINDS]]};
     for (int i = 0; i < p->n_stages; i++) {
         const shared *s = &p->stage[i];
         line *l = &to[s->kind];
@@ -246,7 +246,9 @@ static void print_point(const sweep_plan *p, int i, int depth)
     printf("%*s%s", 2 * depth, "", p->s.point[i].name);
     if (p->point[i].done) puts("  done");
     else if (!p->estimate[p->point[i].estimate].known) putchar('\n');
-    else printf("  train %s, evaluate %s\n", seconds_text(e->seconds[BK_PART_TRAIN], train), seconds_text(e->seconds[BK_PART_EVALUATE], evaluate));
+    else
+        printf("  train %s, evaluate %s\n", seconds_text(e->seconds[BK_PART_TRAIN], train),
+               seconds_text(e->seconds[BK_PART_EVALUATE], evaluate));
 }
 
 /* Last stage that a point takes: it hangs below it. */
@@ -264,7 +266,8 @@ static void print_below(const sweep_plan *p, int parent, int depth)
     for (int i = 0; i < p->n_stages; i++) {
         const shared *s = &p->stage[i];
         if (s->parent != parent) continue;
-        printf("%*s%s %.8s  %d point%s  ", 2 * depth, "", bk_stage_name(s->kind), s->quick, s->points, s->points == 1 ? "" : "s");
+        printf("%*s%s %.8s  %d point%s  ", 2 * depth, "", bk_stage_name(s->kind), s->quick, s->points,
+               s->points == 1 ? "" : "s");
         if (to_make(s)) printf("to make, %s\n", seconds_text(s->seconds, took));
         else puts(s->there ? "there" : "not needed any more");
         print_below(p, i, depth + 1);
@@ -284,10 +287,12 @@ static void print_text(const sweep_plan *p)
     printf("sweep       %s: %d points of %s in %s\n", p->s.file, p->s.n, p->s.base, p->r.dir);
     for (int a = 0; a < p->s.n_axes; a++) printf("%-11s %s\n", a ? "" : "axes", bk_keys[p->s.axis[a]].path);
     for (int i = 0; i < p->s.n_rungs; i++)
-        printf("%-11s after %lld blocks the better %.0f%% go on (not in the numbers below)\n", i ? "" : "halving", (long long)p->s.rung[i], 100 * p->s.keep);
+        printf("%-11s after %lld blocks the better %.0f%% go on (not in the numbers below)\n", i ? "" : "halving",
+               (long long)p->s.rung[i], 100 * p->s.keep);
     printf("stages      needed   there  to make      time\n");
     for (int k = 0; k < LINES; k++)
-        printf("  %-11s %5d %7d %8d %9s\n", all[k].name, all[k].needed, all[k].there, all[k].to_make, known ? seconds_text(all[k].seconds, took) : "?");
+        printf("  %-11s %5d %7d %8d %9s\n", all[k].name, all[k].needed, all[k].there, all[k].to_make,
+               known ? seconds_text(all[k].seconds, took) : "?");
     if (known) {
         printf("memory      %.2f GiB a point\ndisk        %.2f GiB\n", memory / GIB, disk / GIB);
         printf("time        %s, one point at a time (to a factor of 2)\n", seconds_text(total_seconds(all), took));
@@ -335,7 +340,8 @@ static bk_status print_json(const sweep_plan *p, bk_error *err)
     line all[LINES];
     double memory, disk;
     bool known = all_known(p);
-    bk_json *o = bk_json_object(), *stages = bk_json_array(), *tree = bk_json_array(), *points = bk_json_array(), *missing = bk_json_array();
+    bk_json *o = bk_json_object(), *stages = bk_json_array(), *tree = bk_json_array(), *points = bk_json_array(),
+            *missing = bk_json_array();
     count_stages(p, all);
     sum_room(p, &memory, &disk);
     for (int k = 0; k < LINES; k++) bk_json_push(stages, line_json(&all[k], known));

@@ -77,7 +77,8 @@ static bk_status refuse_twins(const bk_sweep *s, bk_error *err)
     bk_status st = BK_OK;
     for (int i = 1; !st && i < s->n; i++)
         if (strcmp(sorted[i - 1]->config, sorted[i]->config) == 0)
-            st = bk_fail(err, BK_EINVAL, "%s: the points %s and %s are the same run: exclude one", s->file, sorted[i - 1]->name, sorted[i]->name);
+            st = bk_fail(err, BK_EINVAL, "%s: the points %s and %s are the same run: exclude one", s->file,
+                         sorted[i - 1]->name, sorted[i]->name);
     free(sorted);
     return st;
 }

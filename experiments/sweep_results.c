@@ -3,35 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "experiments/stage.h"
-#include "experiments/sweep.h"
+#include "experiments/sweep_run.h"
+#include "experiments/verbs.h"
 #include "io/file.h"
 #include "io/store.h"
 
-#define MAX_CONFIG ((size_t)1 << 22)
 #define MAX_METRICS ((size_t)1 << 30)
 
-const char *const bk_sweep_stage[BK_SWEEP_STAGES] = {"load", "equivalence", "outliers", "init", "train", "evaluate", "total"};
 static const char *const state_name[] = {"pending", "running", "done", "failed", "stopped"};
 
-/* What may differ without another result. */
-static const char *const free_keys[] = {"!threads", NULL};
-
 /* --- a run folder --- */
-
-static bk_status same_config(const char *dir, const char *path, const bk_run_config *c, bk_error *err)
-{
-    char mine[128], theirs[128], *text;
-    size_t len;
-    BK_TRY(bk_file_slurp(path, MAX_CONFIG, &text, &len, err));
-    bk_run_config *old = malloc(sizeof *old);
-    bk_status st = old ? bk_run_config_parse(text, len, path, NULL, 0, old, err) : bk_fail(err, BK_ENOMEM, "no memory");
-    const char *key = st ? NULL : bk_run_config_diff(old, c, free_keys, theirs, mine, sizeof mine);
-    if (key) st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out", dir, key, theirs, mine);
-    free(old);
-    free(text);
-    return st;
-}
 
 static double number(const bk_json *o, const char *key)
 {
@@ -40,9 +21,10 @@ static double number(const bk_json *o, const char *key)
 
 static void clear_numbers(bk_sweep_row *row)
 {
-    double *all[] = {&row->fp, &row->fp_prefix, &row->init, &row->final, &row->gap, &row->loss_init, &row->loss_final, &row->loss_last, &row->peak};
+    double *all[] = {&row->fp,        &row->fp_prefix,  &row->init,      &row->final, &row->gap,
+                     &row->loss_init, &row->loss_final, &row->loss_last, &row->peak};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = NAN;
-    for (int i = 0; i < BK_SWEEP_STAGES; i++) row->seconds[i] = NAN;
+    for (int i = 0; i < BK_RUN_STAGES; i++) row->seconds[i] = NAN;
 }
 
 static void take_blocks(const bk_json *blocks, bk_sweep_row *row)
@@ -58,7 +40,7 @@ static void take_blocks(const bk_json *blocks, bk_sweep_row *row)
     }
     if (!n || fell_back < n) return;
     row->state = BK_POINT_FAILED; /* `run` ends with this code whenever it is asked */
-    row->code = 4;
+    row->code = BK_EXIT_NUMERIC;
     snprintf(row->message, sizeof row->message, "no block could be trained");
 }
 
@@ -73,23 +55,23 @@ static void take_summary(const bk_json *summary, bk_sweep_row *row)
     row->init = number(ppl, "init");
     row->final = number(ppl, "final");
     row->gap = log(row->final / row->fp);
-    for (int i = 0; i < BK_SWEEP_STAGES; i++) row->seconds[i] = number(seconds, bk_sweep_stage[i]);
+    for (int i = 0; i < BK_RUN_STAGES; i++) row->seconds[i] = number(seconds, bk_run_stage_name[i]);
     row->peak = number(summary, "peak_rss_bytes");
     take_blocks(bk_json_get(summary, "blocks"), row);
 }
 
 bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err)
 {
-    char manifest[BK_STAGE_PATH], config[BK_STAGE_PATH], summary[BK_STAGE_PATH];
+    char manifest[BK_STAGE_PATH], summary[BK_STAGE_PATH];
     bk_json *o;
     *done = false;
     clear_numbers(row);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
-    snprintf(config, sizeof config, "%s/config.yaml", dir);
     snprintf(summary, sizeof summary, "%s/summary.json", dir);
     if (!bk_exists(manifest)) return BK_OK; /* nothing was computed yet */
-    BK_TRY(same_config(dir, config, c, err));
-    if (!bk_exists(summary) || bk_json_load(summary, &o, NULL)) return BK_OK; /* one that cannot be read: `run` says what to do */
+    BK_TRY(bk_run_compare_config(dir, c, err));
+    if (!bk_exists(summary) || bk_json_load(summary, &o, NULL))
+        return BK_OK; /* one that cannot be read: `run` says what to do */
     take_summary(o, row);
     bk_json_free(o);
     *done = true;
@@ -121,7 +103,9 @@ int64_t bk_sweep_trained(const char *dir)
     bk_store *s = NULL;
     int64_t blocks = 0;
     snprintf(path, sizeof path, "%s/checkpoint.h5", dir);
-    if (bk_exists(path) && (bk_store_open(&s, path, "brick.checkpoint", NULL) || bk_store_get_int(s, "/", "next_block", &blocks, NULL))) blocks = 0;
+    if (bk_exists(path) &&
+        (bk_store_open(&s, path, "brick.checkpoint", NULL) || bk_store_get_int(s, "/", "next_block", &blocks, NULL)))
+        blocks = 0;
     bk_store_close(s);
     return blocks;
 }
@@ -147,20 +131,30 @@ static bk_json *row_json(const bk_sweep *s, int point, const bk_sweep_row *row, 
     const struct {
         const char *key;
         double value;
-    } numbers[] = {{"ppl_fp", row->fp}, {"ppl_fp_prefix", row->fp_prefix}, {"ppl_init", row->init}, {"ppl_final", row->final}, {"gap", row->gap},
-                   {"loss_init", row->loss_init}, {"loss_final", row->loss_final}, {"loss_last", row->loss_last}};
+    } numbers[] = {{"ppl_fp", row->fp},
+                   {"ppl_fp_prefix", row->fp_prefix},
+                   {"ppl_init", row->init},
+                   {"ppl_final", row->final},
+                   {"gap", row->gap},
+                   {"loss_init", row->loss_init},
+                   {"loss_final", row->loss_final},
+                   {"loss_last", row->loss_last}};
     bk_json_set(o, "point", bk_json_of_str(p->name, strlen(p->name)));
     for (int a = 0; a < s->n_axes; a++) bk_json_set(o, bk_keys[s->axis[a]].path, axis_json(s, a, p->shown[a]));
     bk_json_set(o, "status", bk_json_of_str(state_name[row->state], strlen(state_name[row->state])));
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) bk_json_set(o, numbers[i].key, bk_json_of_num(numbers[i].value));
-    for (int i = 0; i < BK_SWEEP_STAGES; i++) {
-        snprintf(column, sizeof column, "seconds_%s", bk_sweep_stage[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        bk_json_set(o, numbers[i].key, bk_json_of_num(numbers[i].value));
+    for (int i = 0; i < BK_RUN_STAGES; i++) {
+        snprintf(column, sizeof column, "seconds_%s", bk_run_stage_name[i]);
         bk_json_set(o, column, bk_json_of_num(row->seconds[i]));
     }
     bk_json_set(o, "peak_rss_bytes", isnan(row->peak) ? bk_json_null() : bk_json_of_int((int64_t)row->peak));
     snprintf(path, sizeof path, "%s/%s", dir, p->name);
     bk_json_set(o, "folder", bk_json_of_str(path, strlen(path)));
-    bk_json_set(o, "exit_code", row->state == BK_POINT_FAILED ? bk_json_of_int(row->code) : row->state == BK_POINT_DONE ? bk_json_of_int(0) : bk_json_null());
+    bk_json_set(o, "exit_code",
+                row->state == BK_POINT_FAILED ? bk_json_of_int(row->code)
+                : row->state == BK_POINT_DONE ? bk_json_of_int(0)
+                                              : bk_json_null());
     bk_json_set(o, "message", *row->message ? bk_json_of_str(row->message, strlen(row->message)) : bk_json_null());
     return o;
 }
@@ -192,7 +186,8 @@ static void csv_value(FILE *f, const bk_json *v)
     free(dumped);
 }
 
-static bk_status write_lines(const char *dir, const char *name, const bk_json *rows, void (*put)(FILE *f, const bk_json *rows), bk_error *err)
+static bk_status write_lines(const char *dir, const char *name, const bk_json *rows,
+                             void (*put)(FILE *f, const bk_json *rows), bk_error *err)
 {
     char path[BK_STAGE_PATH], *text = NULL;
     size_t len;
@@ -200,7 +195,8 @@ static bk_status write_lines(const char *dir, const char *name, const bk_json *r
     FILE *f = open_memstream(&text, &len);
     if (!f) return bk_fail(err, BK_ENOMEM, "no memory for %s", path);
     put(f, rows);
-    bk_status st = fclose(f) == 0 ? bk_write_file(path, text, len, err) : bk_fail(err, BK_ENOMEM, "no memory for %s", path);
+    bk_status st =
+        fclose(f) == 0 ? bk_write_file(path, text, len, err) : bk_fail(err, BK_ENOMEM, "no memory for %s", path);
     free(text);
     return st;
 }
@@ -237,7 +233,8 @@ static void put_jsonl(FILE *f, const bk_json *rows)
 bk_status bk_sweep_write(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bk_error *err)
 {
     bk_json *all = bk_sweep_rows_json(s, rows, dir);
-    bk_status st = all ? write_lines(dir, "results.csv", all, put_csv, err) : bk_fail(err, BK_ENOMEM, "no memory for the results");
+    bk_status st =
+        all ? write_lines(dir, "results.csv", all, put_csv, err) : bk_fail(err, BK_ENOMEM, "no memory for the results");
     if (!st) st = write_lines(dir, "results.jsonl", all, put_jsonl, err);
     bk_json_free(all);
     return st;

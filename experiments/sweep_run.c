@@ -1,5 +1,6 @@
-/* Points of a sweep as child processes: `brick run`, a few at a time, each in its own folder with its messages in POINT.log. A child that
- * outlives a sweep that was killed is told to stop (PR_SET_PDEATHSIG); until it has, the lock of its run folder keeps the next sweep waiting. */
+/* Points of a sweep as child processes: `brick run`, a few at a time, each in its own folder with its messages in
+ * POINT.log. A child that outlives a sweep that was killed is told to stop (PR_SET_PDEATHSIG); until it has, the lock
+ * of its run folder keeps the next sweep waiting. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -14,8 +15,7 @@
 
 #include "experiments/log.h"
 #include "experiments/progress.h"
-#include "experiments/run.h"
-#include "experiments/sweep.h"
+#include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 
@@ -101,7 +101,8 @@ bk_status bk_sweep_list(const bk_sweep_run *r, bk_error *err)
     command *c = malloc(sizeof *c);
     if (!c) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
     bk_status st = getcwd(here, sizeof here) ? BK_OK : bk_fail_errno(err, "the working directory");
-    if (!st && (strchr(here, '\n') || strchr(r->dir, '\n'))) st = bk_fail(err, BK_EINVAL, "--list: a folder with a line break in its name");
+    if (!st && (strchr(here, '\n') || strchr(r->dir, '\n')))
+        st = bk_fail(err, BK_EINVAL, "--list: a folder with a line break in its name");
     for (int i = 0; !st && i < r->s->n; i++) {
         make_command(r, i, 0, c);
         fputs("cd ", stdout);
@@ -229,8 +230,8 @@ static void say_ended(const crew *w, const child *k)
     if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
     else if (isnan(row->final)) snprintf(what, sizeof what, "to block %lld", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
-    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1, w->r->s->n,
-           w->r->s->point[k->point].name, what, took, open ? "; about " : "", left, open ? " left" : "");
+    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1,
+           w->r->s->n, w->r->s->point[k->point].name, what, took, open ? "; about " : "", left, open ? " left" : "");
 }
 
 /* What the folder says now. */
@@ -255,14 +256,17 @@ static void take_failure(crew *w, int point, int status)
     row->state = BK_POINT_FAILED;
     row->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     last_message(w->r, point, row->message, sizeof row->message);
-    if (WIFSIGNALED(status)) snprintf(row->message, sizeof row->message, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (WIFSIGNALED(status))
+        snprintf(row->message, sizeof row->message, "ended by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
     else if (!*row->message) snprintf(row->message, sizeof row->message, "exit status %d", row->code);
 }
 
 static bk_status reap(crew *w, child *k, int status, bk_error *err)
 {
     bool done, well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    bool cut_short = w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
+    bool cut_short =
+        w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
     child was = *k;
     bk_sweep_row *row = &w->r->row[was.point];
     k->pid = 0;
@@ -285,7 +289,8 @@ static bk_status reap_all(crew *w, bk_error *err)
 {
     for (int i = 0; i < w->r->jobs; i++) {
         int status;
-        if (w->child[i].pid && waitpid(w->child[i].pid, &status, WNOHANG) == w->child[i].pid) BK_TRY(reap(w, &w->child[i], status, err));
+        if (w->child[i].pid && waitpid(w->child[i].pid, &status, WNOHANG) == w->child[i].pid)
+            BK_TRY(reap(w, &w->child[i], status, err));
     }
     return BK_OK;
 }
@@ -297,7 +302,8 @@ static int next_point(crew *w)
     for (int i = 0; i < w->r->s->n; i++) {
         if (!w->due[i]) continue;
         if (!in_use(w->r, i)) return i;
-        if (!w->elsewhere[i]) bk_log(BK_LOG_INFO, "%s: another brick is running there; waiting", w->r->s->point[i].name);
+        if (!w->elsewhere[i])
+            bk_log(BK_LOG_INFO, "%s: another brick is running there; waiting", w->r->s->point[i].name);
         w->elsewhere[i] = true;
     }
     return -1;
@@ -364,9 +370,15 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
 {
     sigset_t ended, was;
     size_t n = (size_t)r->s->n;
-    crew w = {.r = r, .stop_after = stop_after, .began = bk_seconds(), .child = calloc((size_t)r->jobs, sizeof *w.child),
-              .due = calloc(n, sizeof *w.due), .elsewhere = calloc(n, sizeof *w.elsewhere), .cfg = malloc(sizeof *w.cfg)};
-    bk_status st = w.child && w.due && w.elsewhere && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    crew w = {.r = r,
+              .stop_after = stop_after,
+              .began = bk_seconds(),
+              .child = calloc((size_t)r->jobs, sizeof *w.child),
+              .due = calloc(n, sizeof *w.due),
+              .elsewhere = calloc(n, sizeof *w.elsewhere),
+              .cfg = malloc(sizeof *w.cfg)};
+    bk_status st =
+        w.child && w.due && w.elsewhere && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
     for (int i = 0; !st && i < r->s->n; i++) w.n_due += w.due[i] = is_due(r, i, stop_after);
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
@@ -402,7 +414,8 @@ static void drop_among(bk_sweep_run *r, rival *all, int n, int64_t blocks)
         bk_sweep_row *row = &r->row[all[i].point];
         if (row->state != BK_POINT_PENDING) continue; /* finished before halving was asked for */
         row->state = BK_POINT_STOPPED;
-        snprintf(row->message, sizeof row->message, "rank %d of %d after block %lld: validation loss %.4e", i + 1, n, (long long)blocks, all[i].loss);
+        snprintf(row->message, sizeof row->message, "rank %d of %d after block %lld: validation loss %.4e", i + 1, n,
+                 (long long)blocks, all[i].loss);
         bk_log(BK_LOG_INFO, "%s: stopped, %s", r->s->point[all[i].point].name, row->message);
     }
 }

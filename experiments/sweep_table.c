@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "experiments/sweep.h"
+#include "experiments/sweep_run.h"
 
 typedef struct ranked {
     const bk_sweep_row *row;
@@ -101,7 +101,9 @@ static void print_loss(double x)
 static void print_axes(const bk_sweep *s, int point, int without)
 {
     for (int a = 0; a < s->n_axes; a++)
-        if (a != without) printf("%s%-*.40s", a ? "  " : "", axis_width(s, a), point < 0 ? s->axis_name[a] : s->point[point].shown[a]);
+        if (a != without)
+            printf("%s%-*.40s", a ? "  " : "", axis_width(s, a),
+                   point < 0 ? s->axis_name[a] : s->point[point].shown[a]);
 }
 
 static void print_ranks(const bk_sweep *s, const ranked *r)
@@ -119,7 +121,7 @@ static void print_ranks(const bk_sweep *s, const ranked *r)
         print_number(row->final, 10, 4);
         print_number(row->gap, 8, 4);
         print_loss(row->loss_final);
-        print_number(row->seconds[BK_SWEEP_STAGES - 1], 8, 1);
+        print_number(row->seconds[BK_RUN_STAGES - 1], 8, 1);
         if (row->state == BK_POINT_FAILED) printf("  failed (%d): %s", row->code, row->message);
         if (row->state == BK_POINT_STOPPED) printf("  stopped: %s", row->message);
         if (row->state == BK_POINT_PENDING) printf("  not run");
@@ -171,7 +173,8 @@ static bk_json *seeds_json(const bk_sweep *s, const group *g, int n)
     return all;
 }
 
-static bk_status print_json(const bk_sweep *s, const bk_sweep_row *rows, const ranked *r, const group *g, int groups, const char *dir, bk_error *err)
+static bk_status print_json(const bk_sweep *s, const bk_sweep_row *rows, const ranked *r, const group *g, int groups,
+                            const char *dir, bk_error *err)
 {
     bk_json *o = bk_json_object(), *axes = bk_json_array(), *ranking = bk_json_array();
     int count[BK_POINT_STOPPED + 1] = {0};

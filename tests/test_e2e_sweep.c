@@ -1,4 +1,5 @@
-/* brick sweep: killed, interrupted, failing, in parallel, from a list, and halved; stages counted against what `brick plan` says. */
+/* brick sweep: killed, interrupted, failing, in parallel, from a list, and halved; stages counted against what `brick
+ * plan` says. */
 #include <check.h>
 #include <math.h>
 #include <signal.h>
@@ -124,7 +125,8 @@ static int planned(const char *stage)
     const bk_json *stages = bk_json_get(o, "stages");
     for (size_t i = 0; i < bk_json_size(stages); i++) {
         const bk_json *s = bk_json_at(stages, i);
-        if (!strcmp(bk_json_str(bk_json_get(s, "stage"), ""), stage)) n = (int)bk_json_int(bk_json_get(s, "to_make"), -1);
+        if (!strcmp(bk_json_str(bk_json_get(s, "stage"), ""), stage))
+            n = (int)bk_json_int(bk_json_get(s, "to_make"), -1);
     }
     bk_json_free(o);
     free(text);
@@ -141,7 +143,8 @@ static int made(const char *stage)
 
 START_TEST(stages_are_made_as_often_as_the_plan_says)
 {
-    sweep_file("base: run.yaml\ngrid:\n  seed: [1, 2]\n  prefix.mode: [auto, none]\n  init.search: [true, false]\n  train.lr_quant: [1e-3, 1e-2]\n");
+    sweep_file("base: run.yaml\ngrid:\n  seed: [1, 2]\n  prefix.mode: [auto, none]\n  init.search: [true, false]\n  "
+               "train.lr_quant: [1e-3, 1e-2]\n");
     int outliers = planned("outliers"), init = planned("init"), train = planned("train");
     ck_assert_int_eq(outliers, 2);
     ck_assert_int_eq(init, 8);
@@ -284,7 +287,8 @@ END_TEST
 
 START_TEST(listed_commands_give_the_same_results)
 {
-    sweep_file("base: run.yaml\nset: {data.training.text: \"it's $HOME.txt\"}\ngrid:\n  prefix.mode: [[1], none]\n  train.lr_quant: [1e-3, 1e-2]\n");
+    sweep_file("base: run.yaml\nset: {data.training.text: \"it's $HOME.txt\"}\ngrid:\n  prefix.mode: [[1], none]\n  "
+               "train.lr_quant: [1e-3, 1e-2]\n");
     char *text = e2e_text("../m/train.txt");
     e2e_write("it's $HOME.txt", text);
     free(text);
@@ -392,7 +396,8 @@ END_TEST
 
 START_TEST(halving_lets_the_better_half_go_on)
 {
-    sweep_file("base: run.yaml\nzip: {train.lr_quant: [1e-7, 1e-3, 1e-2, 3e-3], train.lr_weight: [1e-7, 1e-3, 1e-4, 3e-4]}\n");
+    sweep_file(
+        "base: run.yaml\nzip: {train.lr_quant: [1e-7, 1e-3, 1e-2, 3e-3], train.lr_weight: [1e-7, 1e-3, 1e-4, 3e-4]}\n");
     reference();
     e2e_append("sweep.yaml", "halving: {blocks: [1], keep: 0.5}\n");
     e2e_brick(0, "sweep sweep.yaml --out a");

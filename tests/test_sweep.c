@@ -50,7 +50,8 @@ static void expect(const char *yaml, const char *names)
 
 START_TEST(grid_is_a_product_whose_last_axis_is_the_fastest)
 {
-    expect("base: base.yaml\ngrid:\n  train.epochs: [0, 5]\n  seed: [1, 2]\n", "epochs=0,seed=1\nepochs=0,seed=2\nepochs=5,seed=1\nepochs=5,seed=2\n");
+    expect("base: base.yaml\ngrid:\n  train.epochs: [0, 5]\n  seed: [1, 2]\n",
+           "epochs=0,seed=1\nepochs=0,seed=2\nepochs=5,seed=1\nepochs=5,seed=2\n");
 }
 END_TEST
 
@@ -62,27 +63,32 @@ END_TEST
 
 START_TEST(points_may_name_different_keys)
 {
-    expect("base: base.yaml\npoints:\n  - {train.epochs: 1}\n  - {seed: 3, train.epochs: 5}\n", "epochs=1\nepochs=5,seed=3\n");
+    expect("base: base.yaml\npoints:\n  - {train.epochs: 1}\n  - {seed: 3, train.epochs: 5}\n",
+           "epochs=1\nepochs=5,seed=3\n");
 }
 END_TEST
 
 START_TEST(grid_zip_and_points_multiply)
 {
     expect("base: base.yaml\nzip: {train.epochs: [1, 5], seed: [1, 3]}\ngrid: {init.search: [true, false]}\n",
-           "epochs=1,seed=1,search=true\nepochs=1,seed=1,search=false\nepochs=5,seed=3,search=true\nepochs=5,seed=3,search=false\n");
+           "epochs=1,seed=1,search=true\nepochs=1,seed=1,search=false\nepochs=5,seed=3,search=true\nepochs=5,seed=3,"
+           "search=false\n");
 }
 END_TEST
 
 START_TEST(exclude_takes_points_that_match_all_its_pairs)
 {
-    expect("base: base.yaml\nexclude: [{train.epochs: 0, seed: 2}]\ngrid:\n  train.epochs: [0, 5]\n  seed: [1, 2]\n", "epochs=0,seed=1\nepochs=5,seed=1\nepochs=5,seed=2\n");
+    expect("base: base.yaml\nexclude: [{train.epochs: 0, seed: 2}]\ngrid:\n  train.epochs: [0, 5]\n  seed: [1, 2]\n",
+           "epochs=0,seed=1\nepochs=5,seed=1\nepochs=5,seed=2\n");
 }
 END_TEST
 
 START_TEST(set_holds_for_every_point)
 {
     const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
-    expect("base: base.yaml\nset: {train.batch: 2, quant.skip: [{block: 0, site: down_in}]}\ngrid: {train.epochs: [1, 5]}\n", "epochs=1\nepochs=5\n");
+    expect("base: base.yaml\nset: {train.batch: 2, quant.skip: [{block: 0, site: down_in}]}\ngrid: {train.epochs: [1, "
+           "5]}\n",
+           "epochs=1\nepochs=5\n");
     ck_assert_int_eq(bk_sweep_sets(&s, 1, sets), 3);
     ck_assert_str_eq(sets[0], "train.batch=2");
     ck_assert_str_eq(sets[1], "quant.skip=[{block: 0, site: down_in}]");
@@ -101,18 +107,22 @@ END_TEST
 
 START_TEST(names_take_as_many_parts_of_a_key_as_tell_it_from_others)
 {
-    expect("base: base.yaml\ngrid: {quant.weight.bits: [3, 4], quant.key.bits: [4], train.epochs: [1]}\n", "weight.bits=3,key.bits=4,epochs=1\nweight.bits=4,key.bits=4,epochs=1\n");
+    expect("base: base.yaml\ngrid: {quant.weight.bits: [3, 4], quant.key.bits: [4], train.epochs: [1]}\n",
+           "weight.bits=3,key.bits=4,epochs=1\nweight.bits=4,key.bits=4,epochs=1\n");
 }
 END_TEST
 
 START_TEST(names_stay_when_an_axis_gets_more_values)
 {
     char before[BK_SWEEP_NAME];
-    ck_assert_int_eq(load("base: base.yaml\ngrid: {data.evaluation.text: [a/b, 'c d'], prefix.mode: [none, [216, 1]]}\n"), BK_OK);
+    ck_assert_int_eq(
+        load("base: base.yaml\ngrid: {data.evaluation.text: [a/b, 'c d'], prefix.mode: [none, [216, 1]]}\n"), BK_OK);
     strcpy(before, s.point[3].name);
     ck_assert_msg(!strncmp(before, "text=_c_d_,mode=216+1-", 22), "%s", before);
     bk_sweep_free(&s);
-    ck_assert_int_eq(load("base: base.yaml\ngrid: {data.evaluation.text: [x, a/b, 'c d'], prefix.mode: [none, [216, 1], auto]}\n"), BK_OK);
+    ck_assert_int_eq(
+        load("base: base.yaml\ngrid: {data.evaluation.text: [x, a/b, 'c d'], prefix.mode: [none, [216, 1], auto]}\n"),
+        BK_OK);
     ck_assert_str_eq(s.point[7].name, before);
 }
 END_TEST
@@ -133,7 +143,8 @@ END_TEST
 
 START_TEST(values_are_shown_as_the_config_has_them)
 {
-    expect("base: base.yaml\npoints: [{scheme: W8A8-static}, {quant.weight.bits: 3}]\n", "scheme=W8A8-static\nbits=3\n");
+    expect("base: base.yaml\npoints: [{scheme: W8A8-static}, {quant.weight.bits: 3}]\n",
+           "scheme=W8A8-static\nbits=3\n");
     ck_assert_str_eq(s.point[0].shown[1], "8");
     ck_assert_str_eq(s.point[1].shown[0], "W4A4KV4-static");
 }
@@ -150,8 +161,10 @@ static const struct {
     {"base: [base.yaml]\ngrid: {train.epochs: [1]}\n", "sweep.yaml:1:7: base: text is expected"},
     {"base: base.yaml\n", "nothing varies"},
     {"base: base.yaml\nbase: base.yaml\n", "sweep.yaml:2:1: 'base' stands there twice"},
-    {"base: base.yaml\ngird: {train.epochs: [1]}\n", "sweep.yaml:2:1: unknown key 'gird' of a sweep, did you mean 'grid'"},
-    {"base: base.yaml\ngrid: {train.epoch: [1]}\n", "sweep.yaml:2:8: 'train.epoch' is no key of a config, did you mean 'train.epochs'"},
+    {"base: base.yaml\ngird: {train.epochs: [1]}\n",
+     "sweep.yaml:2:1: unknown key 'gird' of a sweep, did you mean 'grid'"},
+    {"base: base.yaml\ngrid: {train.epoch: [1]}\n",
+     "sweep.yaml:2:8: 'train.epoch' is no key of a config, did you mean 'train.epochs'"},
     {"base: base.yaml\ngrid: {train.epochs: 1}\n", "train.epochs: a list is expected"},
     {"base: base.yaml\ngrid: {train.epochs: []}\n", "train.epochs: a list is expected"},
     {"base: base.yaml\ngrid: {}\n", "grid: a map is expected"},
@@ -161,12 +174,16 @@ static const struct {
     {"base: base.yaml\ngrid: {train.epochs: [1, 1]}\n", "sweep.yaml:2:26: the same value stands there twice"},
     {"base: base.yaml\ngrid: {train.lr_quant: [1e-3, 0.001]}\n", "the same value stands there twice"},
     {"base: base.yaml\ngrid: {train.epochs: [1], train.epochs: [2]}\n", "'train.epochs' stands there twice"},
-    {"base: base.yaml\ngrid: {train.epochs: [1]}\nzip: {train.epochs: [2]}\n", "sweep.yaml:3:7: 'train.epochs' varies already, in line 2"},
-    {"base: base.yaml\nset: {train.epochs: 3}\ngrid: {train.epochs: [1]}\n", "'train.epochs' is fixed by set, in line 2"},
+    {"base: base.yaml\ngrid: {train.epochs: [1]}\nzip: {train.epochs: [2]}\n",
+     "sweep.yaml:3:7: 'train.epochs' varies already, in line 2"},
+    {"base: base.yaml\nset: {train.epochs: 3}\ngrid: {train.epochs: [1]}\n",
+     "'train.epochs' is fixed by set, in line 2"},
     {"base: base.yaml\ngrid: {train.epochs: [1]}\nset: {train.epochs: 3}\n", "it cannot be fixed"},
     {"base: base.yaml\nset: {train.batch: x}\ngrid: {train.epochs: [1]}\n", "train.batch: a whole number"},
-    {"base: base.yaml\nzip: {train.epochs: [1, 2], seed: [1]}\n", "sweep.yaml:2:35: zip: seed has 1 values, train.epochs has 2"},
-    {"base: base.yaml\npoints: [{train.epochs: 1}, {train.epochs: 1}]\n", "sweep.yaml:2:29: the same value stands there twice"},
+    {"base: base.yaml\nzip: {train.epochs: [1, 2], seed: [1]}\n",
+     "sweep.yaml:2:35: zip: seed has 1 values, train.epochs has 2"},
+    {"base: base.yaml\npoints: [{train.epochs: 1}, {train.epochs: 1}]\n",
+     "sweep.yaml:2:29: the same value stands there twice"},
     {"base: base.yaml\npoints: [{train.epochs: 1}, {}]\n", "points: a map is expected"},
     {"base: base.yaml\npoints: {train.epochs: 1}\n", "points: a list is expected"},
     {"base: base.yaml\npoints: [{seed: 1}, {seed: 1, train.epochs: 20}]\n", "are the same run"},
@@ -187,8 +204,10 @@ static const struct {
     {GRID "halving: {keep: 0.5}\n", "after which blocks"},
     {GRID "halving: {blocks: [2], keep: 1.5}\n", "halving.keep: 1.5 is not in the range"},
     {GRID "halving: {blocks: [2], kep: 0.5}\n", "did you mean 'keep'"},
-    {"base: base.yaml\ngrid: {seed: {linear: [1, 1000, 1000]}, train.batch: {linear: [1, 100, 100]}}\n", "more than 10000 points"},
-    {"base: base.yaml\nset: {data.training.validation: 0}\ngrid: {train.epochs: [0, 1]}\n", "(point epochs=1 of sweep.yaml)"},
+    {"base: base.yaml\ngrid: {seed: {linear: [1, 1000, 1000]}, train.batch: {linear: [1, 100, 100]}}\n",
+     "more than 10000 points"},
+    {"base: base.yaml\nset: {data.training.validation: 0}\ngrid: {train.epochs: [0, 1]}\n",
+     "(point epochs=1 of sweep.yaml)"},
     {"base: sweep.yaml\ngrid: {train.epochs: [0, 1]}\n", "unknown key 'base'"},
     {"base: &a base.yaml\ngrid: {train.epochs: [0, 1]}\n", "sweep.yaml:1:7: anchors"},
 };
