@@ -98,10 +98,11 @@ static const struct {
     const char *const *keys;
     bool (*used)(const bk_run_config *c);
     void (*samples)(bk_text_buffer *b, const bk_run_config *c);
-    bool prefix; /* reads it */
+    bk_stage_kind before; /* whose result it reads, if the run has it; BK_STAGE_KINDS: none */
+    bool prefix;          /* reads it */
 } kinds[BK_STAGE_KINDS] = {
-    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, add_detection, false},
-    [BK_STAGE_INIT] = {"init", init_keys, always, add_calibration, true},
+    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, add_detection, BK_STAGE_KINDS, false},
+    [BK_STAGE_INIT] = {"init", init_keys, always, add_calibration, BK_STAGE_OUTLIERS, true},
 };
 
 const char *bk_stage_name(bk_stage_kind kind)
@@ -112,6 +113,11 @@ const char *bk_stage_name(bk_stage_kind kind)
 const char *const *bk_stage_keys(bk_stage_kind kind)
 {
     return kinds[kind].keys;
+}
+
+bk_stage_kind bk_stage_before(bk_stage_kind kind)
+{
+    return kinds[kind].before;
 }
 
 bool bk_stage_used(bk_stage_kind kind, const bk_run_config *c)

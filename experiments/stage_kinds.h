@@ -6,11 +6,14 @@
 #include "experiments/schema.h"
 #include "experiments/stage.h"
 
+/* A stage comes after the one that it reads. */
 typedef enum { BK_STAGE_OUTLIERS, BK_STAGE_INIT, BK_STAGE_KINDS } bk_stage_kind;
 
 const char *bk_stage_name(bk_stage_kind kind);
 /* Keys whose values are part of the stage's hash; the samples and the prefix that it reads are in it themselves. */
 const char *const *bk_stage_keys(bk_stage_kind kind);
+/* The stage whose result it reads, if the run has that one; BK_STAGE_KINDS: none. */
+bk_stage_kind bk_stage_before(bk_stage_kind kind);
 /* Whether a run of this config takes such a stage. */
 bool bk_stage_used(bk_stage_kind kind, const bk_run_config *c);
 

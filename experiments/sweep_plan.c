@@ -127,7 +127,6 @@ static bk_status plan_point(sweep_plan *p, int i, bk_error *err)
     planned *t = &p->point[i];
     char dir[2 * BK_PATH_SIZE];
     bk_sweep_row row;
-    int parent = -1;
     BK_TRY(bk_sweep_config(&p->s, i, &p->cfg, err));
     bk_sweep_point_dir(&p->r, i, dir, sizeof dir);
     BK_TRY(bk_sweep_look(dir, &p->cfg, &row, &t->done, err));
@@ -136,10 +135,11 @@ static bk_status plan_point(sweep_plan *p, int i, bk_error *err)
     for (int k = 0; k < BK_STAGE_KINDS; k++) {
         t->stage[k] = -1;
         if (!bk_stage_used((bk_stage_kind)k, &p->cfg)) continue;
+        bk_stage_kind before = bk_stage_before((bk_stage_kind)k);
+        int parent = before < BK_STAGE_KINDS ? t->stage[before] : -1;
         BK_TRY(find_stage(p, (bk_stage_kind)k, parent, &p->estimate[t->estimate].e, &t->stage[k], err));
-        parent = t->stage[k];
-        p->stage[parent].points++;
-        p->stage[parent].open += !t->done;
+        p->stage[t->stage[k]].points++;
+        p->stage[t->stage[k]].open += !t->done;
     }
     return BK_OK;
 }
@@ -251,15 +251,7 @@ static void print_point(const sweep_plan *p, int i, int depth)
                seconds_text(e->seconds[BK_PART_EVALUATE], evaluate));
 }
 
-/* Last stage that a point takes: it hangs below it. */
-static int last_stage(const planned *t)
-{
-    int last = -1;
-    for (int k = 0; k < BK_STAGE_KINDS; k++)
-        if (t->stage[k] >= 0) last = t->stage[k];
-    return last;
-}
-
+/* Every run initialises: its point hangs below that stage. */
 static void print_below(const sweep_plan *p, int parent, int depth)
 {
     char took[32];
@@ -273,7 +265,7 @@ static void print_below(const sweep_plan *p, int parent, int depth)
         print_below(p, i, depth + 1);
     }
     for (int i = 0; i < p->s.n; i++)
-        if (last_stage(&p->point[i]) == parent) print_point(p, i, depth);
+        if (parent >= 0 && p->point[i].stage[BK_STAGE_INIT] == parent) print_point(p, i, depth);
 }
 
 static void print_text(const sweep_plan *p)

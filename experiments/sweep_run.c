@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,8 +132,9 @@ static void share_processors(const crew *w)
     const char *given = getenv("OMP_NUM_THREADS");
     if ((given && *given) || w->cfg->threads || w->r->jobs == 1) return;
     char text[32];
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / w->r->jobs;
-    snprintf(text, sizeof text, "%ld", cores > 1 ? cores : 1);
+    cpu_set_t ours;
+    int cores = sched_getaffinity(0, sizeof ours, &ours) == 0 ? CPU_COUNT(&ours) / w->r->jobs : 1;
+    snprintf(text, sizeof text, "%d", cores > 1 ? cores : 1);
     setenv("OMP_NUM_THREADS", text, 1);
 }
 
