@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "experiments/backends.h"
 #include "experiments/plan.h"
 #include "experiments/progress.h"
+#include "experiments/runner.h"
 #include "experiments/stage_kinds.h"
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
@@ -61,17 +61,19 @@ typedef struct sweep_plan {
 static bk_status estimate(sweep_plan *p, struct estimated *to, bk_error *err)
 {
     bk_config shapes;
-    bool weights, guessed;
+    bool weights;
+    bk_plan_set set[BK_PLAN_SETS];
     bk_rotation *rotation = NULL;
-    const bk_backend *be = bk_backend_named(p->cfg.backend);
-    if (!be) return bk_fail(err, BK_EINVAL, "there is no backend '%s' (brick list backends)", p->cfg.backend);
-    if (be->set_threads && p->cfg.threads) be->set_threads((int)p->cfg.threads);
+    const bk_backend *be = bk_runner_backend(p->cfg.backend, p->cfg.threads, err);
+    if (!be) return err->code;
     BK_TRY(bk_plan_shapes(p->cfg.model, &shapes, &to->known, &weights, err));
     if (!to->known) return BK_OK;
     BK_TRY(bk_plan_quantizers(&p->cfg, &shapes, err));
+    BK_TRY(bk_plan_samples(&p->cfg, p->cfg.model, set, err));
+    bk_sample_counts samples = bk_plan_counts(&p->cfg, set);
     bk_status st = bk_plan_rotation(&p->cfg, &shapes, &rotation, err);
     if (!st && p->rates.gflops == 0) st = bk_rates_measure(rotation, be, &p->rates, err);
-    if (!st) st = bk_estimate_run(&p->cfg, rotation, be, bk_plan_windows(&p->cfg, &guessed), &p->rates, &to->e, err);
+    if (!st) st = bk_estimate_run(&p->cfg, &samples, rotation, be, &p->rates, &to->e, err);
     bk_rotation_free(rotation);
     return st;
 }
@@ -130,7 +132,7 @@ static bk_status plan_point(sweep_plan *p, int i, bk_error *err)
     BK_TRY(bk_sweep_config(&p->s, i, &p->cfg, err));
     bk_sweep_point_dir(&p->r, i, dir, sizeof dir);
     BK_TRY(bk_sweep_look(dir, &p->cfg, &row, &t->done, err));
-    BK_TRY(find_estimate(p, &t->estimate, err));
+    if (find_estimate(p, &t->estimate, err)) return bk_sweep_blame(&p->s, i, err);
     BK_TRY(find_missing(p, err));
     for (int k = 0; k < BK_STAGE_KINDS; k++) {
         t->stage[k] = -1;
