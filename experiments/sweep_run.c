@@ -38,8 +38,9 @@ typedef struct crew {
     int64_t stop_after; /* blocks; 0 = to the end */
     bool *due;          /* [points] still to run in this round */
     bool *elsewhere;    /* [points] another process works there, and it was said */
-    int n_due, finished;
-    double began;
+    int n_due;
+    double *work;       /* [points] about what each takes, in no unit */
+    double began, finished; /* when; work done since */
     bool forwarded;     /* the signal that came was passed on */
     bk_run_config *cfg;
 } crew;
@@ -222,18 +223,37 @@ static void last_message(const bk_sweep_run *r, int point, char *to, size_t size
         }
 }
 
+/* Tokens that go through a block, three times as much for a step of training; four rows are evaluated. For the time
+ * that is left, of which only the ratios count. */
+static double work_of(const bk_run_config *c)
+{
+    double n = (double)c->data.training.samples, all = n + (double)c->data.validation, epochs = (double)c->train.epochs;
+    double windows = c->data.evaluation.samples < 0 ? 100 : (double)c->data.evaluation.samples; /* all: some number */
+    double training = epochs > 0 ? 2 * all + epochs * (3 * n + (double)c->data.validation) : 0;
+    return training * (double)c->data.training.seqlen + 4 * windows * (double)c->data.evaluation.seqlen;
+}
+
+/* Work of the points that are due or running. */
+static double open_work(const crew *w)
+{
+    double sum = 0;
+    for (int i = 0; i < w->r->s->n; i++)
+        if (w->due[i] || w->r->row[i].state == BK_POINT_RUNNING) sum += w->work[i];
+    return sum;
+}
+
 static void say_ended(const crew *w, const child *k)
 {
     const bk_sweep_row *row = &w->r->row[k->point];
     char took[32], left[32] = "", what[400] = "";
-    int open = w->n_due + w->running;
+    double open = open_work(w);
     bk_time_text(bk_seconds() - k->began, took, sizeof took);
-    if (open) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
+    if (open > 0) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
     if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
     else if (isnan(row->final)) snprintf(what, sizeof what, "to block %lld", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
     bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1,
-           w->r->s->n, w->r->s->point[k->point].name, what, took, open ? "; about " : "", left, open ? " left" : "");
+           w->r->s->n, w->r->s->point[k->point].name, what, took, open > 0 ? "; about " : "", left, open > 0 ? " left" : "");
 }
 
 /* What the folder says now. */
@@ -282,7 +302,7 @@ static bk_status reap(crew *w, child *k, int status, bk_error *err)
         return BK_OK;
     }
     if (!well && !done && !cut_short) take_failure(w, was.point, status);
-    w->finished++;
+    w->finished += w->work[was.point];
     if (!cut_short) say_ended(w, &was);
     return bk_sweep_write(w->r->s, w->r->row, w->r->dir, err);
 }
@@ -378,18 +398,25 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
               .child = calloc((size_t)r->jobs, sizeof *w.child),
               .due = calloc(n, sizeof *w.due),
               .elsewhere = calloc(n, sizeof *w.elsewhere),
+              .work = calloc(n, sizeof *w.work),
               .cfg = malloc(sizeof *w.cfg)};
     bk_status st =
-        w.child && w.due && w.elsewhere && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
-    for (int i = 0; !st && i < r->s->n; i++) w.n_due += w.due[i] = is_due(r, i, stop_after);
+        w.child && w.due && w.elsewhere && w.work && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < r->s->n; i++) {
+        w.n_due += w.due[i] = is_due(r, i, stop_after);
+        st = bk_sweep_config(r->s, i, w.cfg, err);
+        w.work[i] = work_of(w.cfg);
+    }
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, &was);
+    signal(SIGCHLD, SIG_DFL); /* ignored by who started us, children would end unseen */
     if (!st) st = work(&w, err);
     sigprocmask(SIG_SETMASK, &was, NULL);
     free(w.child);
     free(w.due);
     free(w.elsewhere);
+    free(w.work);
     free(w.cfg);
     return st;
 }
