@@ -18,8 +18,9 @@
 
 /* What an estimate does not depend on. */
 static const char *const not_estimated[] = {
-    "!seed", "!strict", "!threads", "!equivalence_tolerance", "!prefix.threshold", "!prefix.lower_threshold", "!prefix.bos",
-    "!train.lr", "!train.beta", "!train.eps", "!train.weight_decay", "!train.clip_grad", "!train.shuffle", "!train.keep", NULL};
+    "!seed", "!strict", "!threads", "!equivalence_tolerance", "!prefix.threshold", "!prefix.lower_threshold",
+    "!prefix.bos", "!train.lr", "!train.beta", "!train.eps", "!train.weight_decay", "!train.clip_grad",
+    "!train.shuffle", "!train.keep", NULL};
 
 /* Points that take the same stage. */
 typedef struct shared {

@@ -253,7 +253,7 @@ static void say_ended(const crew *w, const child *k)
     else if (isnan(row->final)) snprintf(what, sizeof what, "to block %lld", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
     bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1,
-           w->r->s->n, w->r->s->point[k->point].name, what, took, open > 0 ? "; about " : "", left, open > 0 ? " left" : "");
+           w->r->s->n, w->r->s->point[k->point].name, what, took, *left ? "; about " : "", left, *left ? " left" : "");
 }
 
 /* What the folder says now. */

@@ -105,12 +105,17 @@ static pid_t begin_sweep(const char *words)
     return e2e_start("sweep sweep.yaml --out a%s", words);
 }
 
+static void set_aside(void)
+{
+    ck_assert_int_eq(rename("a", "full"), 0);
+    ck_assert_int_eq(rename("cache", "full-cache"), 0);
+}
+
 /* Makes `full` with stages in full-cache: what others are compared with. */
 static void reference(void)
 {
     e2e_brick(0, "sweep sweep.yaml --out a");
-    ck_assert_int_eq(rename("a", "full"), 0);
-    ck_assert_int_eq(rename("cache", "full-cache"), 0);
+    set_aside();
 }
 
 /* --- plan against ledger --- */
@@ -143,12 +148,12 @@ static int made(const char *stage)
 
 START_TEST(stages_are_made_as_often_as_the_plan_says)
 {
-    sweep_file("base: run.yaml\ngrid:\n  seed: [1, 2]\n  prefix.mode: [auto, none]\n  init.search: [true, false]\n  "
-               "train.lr_quant: [1e-3, 1e-2]\n");
+    sweep_file("base: run.yaml\ngrid:\n  prefix.mode: [auto, none]\n  init.search: [true, false]\n"
+               "  train.lr_quant: [1e-3, 1e-2]\n");
     int outliers = planned("outliers"), init = planned("init"), train = planned("train");
-    ck_assert_int_eq(outliers, 2);
-    ck_assert_int_eq(init, 8);
-    ck_assert_int_eq(train, 16);
+    ck_assert_int_eq(outliers, 1);
+    ck_assert_int_eq(init, 4);
+    ck_assert_int_eq(train, 8);
     e2e_brick(0, "sweep sweep.yaml --out a --jobs 2");
     ck_assert_int_eq(made("outliers"), outliers);
     ck_assert_int_eq(made("init"), init);
@@ -197,7 +202,12 @@ static void wait_until(const char *path, const char *words, int n)
 START_TEST(killed_sweep_goes_on_to_the_results_of_one_that_was_not)
 {
     sweep_file(TWELVE);
-    reference();
+    int stages = planned("outliers") + planned("init");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(made("outliers") + made("init"), stages);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started"); /* what is done is not done again */
+    set_aside();
     pid_t pid = begin_sweep("");
     wait_until("err", ": started", 6);
     kill(pid, SIGKILL);
@@ -207,9 +217,41 @@ START_TEST(killed_sweep_goes_on_to_the_results_of_one_that_was_not)
     expect_same_results("full", "a");
     e2e_same_tree("full-cache", "cache");
     e2e_same_run("full/epochs=2,lr_quant=0.01", "a/epochs=2,lr_quant=0.01");
-    e2e_brick(0, "sweep sweep.yaml --out a");
-    e2e_silent(": started"); /* what is done is not done again */
+}
+END_TEST
+
+/* Each time after two more starts, wherever the points are then. */
+START_TEST(sweep_that_is_killed_over_and_over_comes_to_its_end)
+{
+    sweep_file(TWELVE);
+    reference();
+    int status = 128 + SIGKILL;
+    for (int i = 0; status == 128 + SIGKILL; i++) {
+        ck_assert_int_lt(i, 40);
+        pid_t pid = begin_sweep(" --jobs 2");
+        wait_until("err", " at a time", 1);
+        for (int k = 0; k < 100 && count("err", ": started") < 4; k++) nanosleep(&(struct timespec){0, 10000000}, NULL);
+        kill(pid, SIGKILL);
+        status = e2e_wait(pid);
+    }
+    ck_assert_int_eq(status, 0);
     expect_same_results("full", "a");
+    e2e_same_tree("full-cache", "cache");
+}
+END_TEST
+
+/* As the kernel does when memory is out. */
+START_TEST(killed_point_has_failed_and_is_tried_again)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [2]}\n");
+    e2e_stop_at("rename:12", SIGKILL);
+    e2e_brick(137, "sweep sweep.yaml --out a");
+    e2e_stop_at(NULL, 0);
+    e2e_said("epochs=2: failed (exit 137): ended by signal 9");
+    expect_cell("a", 0, "status", "failed");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    expect_cell("a", 0, "status", "done");
+    expect_cell("a", 0, "message", "null");
 }
 END_TEST
 
@@ -430,6 +472,8 @@ int main(void)
     tcase_add_test(t, sweep_with_one_more_value_shares_stages_and_points);
     tcase_add_test(t, plan_touches_nothing);
     tcase_add_test(t, killed_sweep_goes_on_to_the_results_of_one_that_was_not);
+    tcase_add_test(t, sweep_that_is_killed_over_and_over_comes_to_its_end);
+    tcase_add_test(t, killed_point_has_failed_and_is_tried_again);
     tcase_add_test(t, interrupted_sweep_stops_its_points_and_says_130);
     tcase_add_test(t, points_of_a_killed_sweep_stop);
     tcase_add_test(t, point_that_another_process_runs_is_waited_for);
