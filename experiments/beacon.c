@@ -7,7 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "experiments/progress.h"
 #include "io/json.h"
 
 #define EVERY_S 0.5
@@ -20,10 +19,10 @@ static int open_in(const char *dir, int flags)
     return n < (int)sizeof path ? open(path, flags | O_CLOEXEC, 0666) : -1;
 }
 
-void bk_beacon_open(bk_beacon *b, const char *dir, int64_t blocks, int64_t epochs)
+void bk_beacon_open(bk_beacon *b, const char *dir, int64_t blocks, int64_t epochs, double now)
 {
-    *b = (bk_beacon){.fd = open_in(dir, O_CREAT | O_WRONLY | O_TRUNC), .blocks = blocks, .epochs = epochs, .opened = bk_seconds()};
-    bk_beacon_show(b, &(bk_beacon_record){.stage = "load", .left = NAN}, b->opened, true);
+    *b = (bk_beacon){.fd = open_in(dir, O_CREAT | O_WRONLY | O_TRUNC), .blocks = blocks, .epochs = epochs, .opened = now};
+    bk_beacon_show(b, &(bk_beacon_record){.stage = "load", .left = NAN}, now, true);
 }
 
 void bk_beacon_show(bk_beacon *b, const bk_beacon_record *r, double now, bool always)

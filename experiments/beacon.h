@@ -20,7 +20,7 @@ typedef struct bk_beacon_record {
     int64_t done, total;   /* steps of the stage */
     int64_t block, blocks; /* finished blocks of the stage; of the model */
     int64_t epochs;        /* of the training of a block */
-    double seconds;        /* since this process took the folder */
+    double seconds;        /* since this process began */
     double left;           /* seconds, of the stage; NaN = unknown */
     int64_t updated;       /* Unix time of the record */
 } bk_beacon_record;
@@ -32,8 +32,8 @@ typedef struct bk_beacon {
     double opened, written; /* bk_seconds */
 } bk_beacon;
 
-/* Begins a fresh progress.json in the folder. */
-void bk_beacon_open(bk_beacon *b, const char *dir, int64_t blocks, int64_t epochs);
+/* Begins a fresh progress.json in the folder; now = bk_seconds() at the start of the program. */
+void bk_beacon_open(bk_beacon *b, const char *dir, int64_t blocks, int64_t epochs, double now);
 /* Writes the record; the parts that the beacon knows (blocks, epochs, seconds, updated) are filled in. now = bk_seconds(). Too soon after the
  * last one it does nothing, unless `always`. */
 void bk_beacon_show(bk_beacon *b, const bk_beacon_record *r, double now, bool always);

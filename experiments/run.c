@@ -141,7 +141,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r, err);
-    bk_beacon_open(&r->beacon, r->dir, bk_source_config(r->src)->layers, r->cfg.train.epochs);
+    bk_beacon_open(&r->beacon, r->dir, bk_source_config(r->src)->layers, r->cfg.train.epochs, start);
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
     BK_TRY(check_room(r, err));
     BK_TRY(bk_run_manifest(r, err));

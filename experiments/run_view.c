@@ -83,12 +83,13 @@ static void read_metrics(const char *dir, bk_run_view *v)
     bk_json_free(o);
 }
 
+/* An error ends a log, but for the line that says how to go on. */
 static void read_why(const char *dir, bk_run_view *v)
 {
-    char text[TAIL + 1];
+    char text[TAIL + 1], *line;
     tail(dir, "log.txt", text);
-    const char *line = pop_line(text);
-    if (line && strncmp(line, "error ", 6) == 0) snprintf(v->why, sizeof v->why, "%s", line + 6);
+    for (int i = 0; i < 2 && !*v->why && (line = pop_line(text)); i++)
+        if (strncmp(line, "error ", 6) == 0) snprintf(v->why, sizeof v->why, "%s", line + 6);
 }
 
 static bool read_summary(const char *dir, bk_run_view *v)

@@ -85,8 +85,8 @@ static void line_finished(const bk_run_view *v, char to[BK_WATCH_LINE])
 
 static void line_stopped(const bk_run_view *v, char to[BK_WATCH_LINE])
 {
-    add(to, "stopped at ");
-    add_place(v, to);
+    add(to, v->told ? "stopped at " : "stopped before its first stage");
+    if (v->told) add_place(v, to);
     if (*v->why) add(to, ": %s", v->why);
 }
 
