@@ -33,10 +33,10 @@ bool bk_is_run_folder(const char *dir)
 }
 
 /* Whoever looks takes the lock for a moment, shared so that two who look do not see each other; a run that begins just then tries again. */
-static bool locked(const char *dir)
+bool bk_is_locked(const char *dir, const char *name)
 {
     char path[PATH_ROOM];
-    int fd = open(in_dir(dir, "lock", path), O_RDONLY | O_CLOEXEC);
+    int fd = open(in_dir(dir, name, path), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
     bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
@@ -113,7 +113,7 @@ bk_status bk_run_view_read(const char *dir, bk_run_view *v, bk_error *err)
     if (!bk_is_run_folder(dir)) return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or lock is missing", dir);
     v->told = bk_beacon_read(dir, &v->at);
     read_metrics(dir, v);
-    bool held = locked(dir); /* looked at before summary.json, which a run writes before it lets go */
+    bool held = bk_is_locked(dir, "lock"); /* looked at before summary.json, which a run writes before it lets go */
     if (read_summary(dir, v)) v->state = BK_VIEW_FINISHED;
     else v->state = held ? BK_VIEW_RUNNING : BK_VIEW_STOPPED;
     if (v->state == BK_VIEW_STOPPED) read_why(dir, v);

@@ -14,7 +14,8 @@
 #include "io/file.h"
 
 #define SLICE_S 0.05  /* of a pause: how late a signal is seen */
-#define STILL_S 10.0  /* a folder in which no run goes on for so long has ended: a sweep pauses between its points */
+#define STILL_S 10.0  /* runs of a folder that nobody leads have ended when none goes on for so long: another may just be beginning */
+#define SWEEP_LOCK "sweep.lock" /* held by a sweep while it goes on */
 
 /* One run that is watched. */
 typedef struct item {
@@ -32,6 +33,7 @@ typedef struct watch {
     int lines;         /* that stand on the terminal and are redrawn */
     double moved;      /* when a run was seen going on */
     int count[3];      /* of runs, by state */
+    bool sweep;        /* the folder is one of a sweep */
 } watch;
 
 static void free_items(item *run, int n)
@@ -214,6 +216,7 @@ static bk_status show(watch *w, bk_error *err)
 static bool ended(const watch *w)
 {
     if (w->count[BK_VIEW_RUNNING]) return false;
+    if (w->sweep) return !bk_is_locked(w->dir, SWEEP_LOCK);
     return !w->folder || bk_seconds() - w->moved > STILL_S;
 }
 
@@ -243,7 +246,8 @@ static bk_status follow(watch *w, double interval, bk_error *err)
 static bk_status advise(const watch *w, bk_error *err)
 {
     if (!w->count[BK_VIEW_STOPPED] || (w->folder && w->once)) return BK_OK;
-    for (int i = 0; i < w->n && !w->json; i++) {
+    if (w->sweep && !w->json) puts("the same `brick sweep` goes on with what has no result");
+    for (int i = 0; i < w->n && !w->json && !w->sweep; i++) {
         if (w->run[i].view.state != BK_VIEW_STOPPED) continue;
         fputs(w->folder ? "go on with: " : "it goes on with: ", stdout);
         bk_watch_resume(w->run[i].dir, stdout);
@@ -254,13 +258,22 @@ static bk_status advise(const watch *w, bk_error *err)
                      : bk_fail(err, BK_EIO, "%s: the run has ended without a result", w->dir);
 }
 
+static bool is_sweep(const char *dir)
+{
+    char *lock = bk_path_join(dir, SWEEP_LOCK);
+    bool is = lock && bk_exists(lock);
+    free(lock);
+    return is;
+}
+
 static bk_status open_watch(watch *w, bk_error *err)
 {
     if (strlen(w->dir) > 4000) return bk_fail(err, BK_EINVAL, "the name of the folder is too long");
     w->folder = bk_is_dir(w->dir) && !bk_is_run_folder(w->dir);
+    w->sweep = w->folder && is_sweep(w->dir);
     if (w->folder) {
         BK_TRY(find_runs(w, err));
-        return w->n ? BK_OK : bk_fail(err, BK_EIO, "%s: neither the folder of a run nor one with runs in it", w->dir);
+        return w->n || w->sweep ? BK_OK : bk_fail(err, BK_EIO, "%s: neither the folder of a run nor one with runs in it", w->dir);
     }
     if (!(w->run = calloc(1, sizeof *w->run))) return bk_fail(err, BK_ENOMEM, "no memory");
     w->n = 1;

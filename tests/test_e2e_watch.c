@@ -1,11 +1,14 @@
 /* brick watch beside a run, as two processes: it follows to the end, sees a death, and leaves when it is told to. And what every verb promises
  * to a pipe. */
 #include <check.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -150,6 +153,24 @@ START_TEST(folder_of_runs_is_a_table)
 }
 END_TEST
 
+/* As long as the sweep itself goes on, a moment without a run is not the end. */
+START_TEST(folder_of_a_sweep_is_followed_until_the_sweep_ends)
+{
+    e2e_brick(0, "run run.yaml --out r/a");
+    e2e_write("r/sweep.lock", "");
+    int lock = open("r/sweep.lock", O_RDWR | O_CLOEXEC);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    pid_t watch = e2e_start("watch r --interval 0.1");
+    nanosleep(&(struct timespec){0, 500000000}, NULL);
+    ck_assert_int_eq(waitpid(watch, NULL, WNOHANG), 0);
+    close(lock);
+    ck_assert_int_eq(e2e_wait(watch), 0);
+    out = e2e_text("out");
+    has("a: finished: perplexity");
+    free(out);
+}
+END_TEST
+
 START_TEST(watching_does_not_keep_a_run_from_starting)
 {
     end(long_run("a"), SIGKILL);
@@ -214,6 +235,7 @@ int main(void)
     tcase_add_test(t, reader_that_left_ends_the_watch);
     tcase_add_test(t, one_look_is_one_object);
     tcase_add_test(t, folder_of_runs_is_a_table);
+    tcase_add_test(t, folder_of_a_sweep_is_followed_until_the_sweep_ends);
     tcase_add_test(t, watching_does_not_keep_a_run_from_starting);
     tcase_add_test(t, progress_that_cannot_be_written_changes_nothing);
     tcase_add_test(t, folder_that_is_no_run_is_refused);
