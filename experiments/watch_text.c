@@ -47,13 +47,22 @@ static void add_stage(const bk_run_view *v, char to[BK_WATCH_LINE])
     if (!v->told) add(to, "begins");
     else if (v->at.of > 0) add(to, "[%lld/%lld] %s", (long long)v->at.number, (long long)v->at.of, v->at.stage);
     else add(to, "%s", v->at.stage);
-    if (v->told && v->at.total > 0) add(to, " %.0f%%", 100 * (double)v->at.done / (double)v->at.total);
 }
 
-static void add_place(const bk_run_view *v, char to[BK_WATCH_LINE])
+static void add_part(const bk_run_view *v, const char *before, char to[BK_WATCH_LINE])
 {
-    add_stage(v, to);
-    if (block_of(v)) add(to, ", block %lld/%lld", block_of(v), (long long)v->at.blocks);
+    if (v->told && v->at.total > 0) add(to, "%s%.0f%%", before, 100 * (double)v->at.done / (double)v->at.total);
+}
+
+static void add_block(const bk_run_view *v, const char *before, char to[BK_WATCH_LINE])
+{
+    if (block_of(v)) add(to, "%s%lld/%lld", before, block_of(v), (long long)v->at.blocks);
+}
+
+static void add_left(const bk_run_view *v, const char *before, const char *behind, char to[BK_WATCH_LINE])
+{
+    char text[32];
+    if (v->state == BK_VIEW_RUNNING && v->told && !isnan(v->at.left)) add(to, "%s%s%s", before, bk_time_text(v->at.left, text, sizeof text), behind);
 }
 
 static void add_losses(const bk_run_view *v, char to[BK_WATCH_LINE])
@@ -68,9 +77,11 @@ static void add_losses(const bk_run_view *v, char to[BK_WATCH_LINE])
 static void line_running(const bk_run_view *v, char to[BK_WATCH_LINE])
 {
     char text[32];
-    add_place(v, to);
+    add_stage(v, to);
+    add_part(v, " ", to);
+    add_left(v, ", ", " left", to);
+    add_block(v, ", block ", to);
     if (trains(v)) add_losses(v, to);
-    if (v->told && !isnan(v->at.left)) add(to, ", %s left", bk_time_text(v->at.left, text, sizeof text));
     double silent = v->told ? difftime(time(NULL), (time_t)v->at.updated) : 0;
     if (silent >= SILENT_S) add(to, ", silent for %s", bk_time_text(silent, text, sizeof text));
 }
@@ -86,7 +97,8 @@ static void line_finished(const bk_run_view *v, char to[BK_WATCH_LINE])
 static void line_stopped(const bk_run_view *v, char to[BK_WATCH_LINE])
 {
     add(to, v->told ? "stopped at " : "stopped before its first stage");
-    if (v->told) add_place(v, to);
+    if (v->told) add_stage(v, to);
+    add_block(v, ", block ", to);
     if (*v->why) add(to, ": %s", v->why);
 }
 
@@ -103,28 +115,31 @@ void bk_watch_key(const bk_run_view *v, char to[BK_WATCH_LINE])
              (long long)v->epoch);
 }
 
-#define COLUMNS "%-*s  %-8s  %-24s %8s %8s %10s %10s %8s %10s"
+#define COLUMNS "%-*s  %-8s  %-20.20s %5s %7s %7s %9s %9s %10s"
 
 void bk_watch_head(int width, char to[BK_WATCH_LINE])
 {
-    snprintf(to, BK_WATCH_LINE, COLUMNS, width, "run", "state", "stage", "block", "epoch", "loss", "validation", "left", "perplexity");
+    snprintf(to, BK_WATCH_LINE, COLUMNS, width, "run", "state", "stage", "done", "left", "block", "epoch", "loss", "validation");
 }
 
 void bk_watch_row(const char *name, int width, const bk_run_view *v, char to[BK_WATCH_LINE])
 {
-    char stage[BK_WATCH_LINE] = "", block[48] = "", epoch[48] = "", loss[32] = "", val[32] = "", left[32] = "", ppl[32] = "";
-    if (v->state != BK_VIEW_FINISHED) {
+    char stage[BK_WATCH_LINE] = "", part[BK_WATCH_LINE] = "", left[BK_WATCH_LINE] = "", block[BK_WATCH_LINE] = "";
+    char epoch[48] = "", loss[32] = "", val[32] = "";
+    bool finished = v->state == BK_VIEW_FINISHED;
+    if (finished && !isnan(v->ppl_final)) add(stage, "perplexity %.4f", v->ppl_final);
+    if (!finished) {
         add_stage(v, stage);
-        if (block_of(v)) snprintf(block, sizeof block, "%lld/%lld", block_of(v), (long long)v->at.blocks);
+        add_part(v, "", part);
+        add_left(v, "", "", left);
+        add_block(v, "", block);
     }
-    if (v->state != BK_VIEW_FINISHED && losses_are_current(v)) {
+    if (!finished && losses_are_current(v)) {
         snprintf(epoch, sizeof epoch, "%lld/%lld", (long long)v->epoch, (long long)v->at.epochs);
         if (!isnan(v->loss)) snprintf(loss, sizeof loss, "%.3e", v->loss);
         if (!isnan(v->val_loss)) snprintf(val, sizeof val, "%.3e", v->val_loss);
     }
-    if (v->state == BK_VIEW_RUNNING && v->told && !isnan(v->at.left)) bk_time_text(v->at.left, left, sizeof left);
-    if (!isnan(v->ppl_final)) snprintf(ppl, sizeof ppl, "%.4f", v->ppl_final);
-    snprintf(to, BK_WATCH_LINE, COLUMNS, width, name, state_name[v->state], stage, block, epoch, loss, val, left, ppl);
+    snprintf(to, BK_WATCH_LINE, COLUMNS, width, name, state_name[v->state], stage, part, left, block, epoch, loss, val);
     size_t len = strlen(to);
     while (len && to[len - 1] == ' ') to[--len] = 0;
 }

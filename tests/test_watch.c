@@ -197,7 +197,7 @@ START_TEST(running_run_shows_block_epoch_and_losses)
     int lock = hold_lock();
     look();
     ck_assert_int_eq(view.state, BK_VIEW_RUNNING);
-    ck_assert_str_eq(line, "[4/5] train 42%, block 13/30, epoch 3/20, loss 1.200e-04, validation 3.400e-04, 2m20s left");
+    ck_assert_str_eq(line, "[4/5] train 42%, 2m20s left, block 13/30, epoch 3/20, loss 1.200e-04, validation 3.400e-04");
     close(lock);
     bk_beacon_close(&b);
 }
@@ -248,7 +248,7 @@ START_TEST(free_lock_without_summary_is_a_stopped_run)
     put("log.txt", "info  prefix: none\nerror block 12: no space left\n");
     look();
     ck_assert_int_eq(view.state, BK_VIEW_STOPPED);
-    ck_assert_str_eq(line, "stopped at [4/5] train 42%, block 13/30: block 12: no space left");
+    ck_assert_str_eq(line, "stopped at [4/5] train, block 13/30: block 12: no space left");
 }
 END_TEST
 
