@@ -23,7 +23,9 @@ const char *bk_verb_heading(const char *name)
 const bk_term bk_environment[] = {
     {"BRICK_LOG", "how much is said: trace, debug, info (default), warn, error"},
     {"BRICK_CACHE", "folder of the stages that runs share (default: cache)"},
-    {"OMP_NUM_THREADS", "threads; goes before the config's, behind --threads"},
+    {"OMP_NUM_THREADS", "number of threads; goes before the config, --threads before both"},
+    {"OMP_WAIT_POLICY", "passive: threads sleep where they would spin, for machines that do other work too"},
+    {"TMPDIR", "where the hidden states of long evaluations go (default: /tmp)"},
     {"NO_COLOR", "set and not empty: no colours"},
     {NULL, NULL},
 };
