@@ -56,6 +56,7 @@ static const struct {
 } metavars[] = {
     {"key=value", BK_COMPLETE_SETTING, NULL, NULL},
     {"CONFIG", BK_COMPLETE_FILES, "yaml yml", NULL},
+    {"SWEEP", BK_COMPLETE_FILES, "yaml yml", NULL},
     {"M", BK_COMPLETE_FILES, "gguf", NULL},
     {"FILE", BK_COMPLETE_FILES, "", NULL},
     {"DIR", BK_COMPLETE_FOLDERS, NULL, NULL},
