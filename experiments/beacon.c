@@ -22,13 +22,14 @@ static int open_in(const char *dir, int flags)
 void bk_beacon_open(bk_beacon *b, const char *dir, int64_t blocks, int64_t epochs, double now)
 {
     *b = (bk_beacon){.fd = open_in(dir, O_CREAT | O_WRONLY | O_TRUNC), .blocks = blocks, .epochs = epochs, .opened = now};
+    b->open = b->fd >= 0;
     bk_beacon_show(b, &(bk_beacon_record){.stage = "load", .left = NAN}, now, true);
 }
 
 void bk_beacon_show(bk_beacon *b, const bk_beacon_record *r, double now, bool always)
 {
     char text[BK_BEACON_SIZE + 1], left[32] = "null";
-    if (b->fd < 0 || (!always && now - b->written < EVERY_S)) return;
+    if (!b->open || (!always && now - b->written < EVERY_S)) return;
     unsigned long long n = ++b->count;
     b->written = now;
     if (isfinite(r->left)) snprintf(left, sizeof left, "%.1f", r->left);
@@ -46,8 +47,8 @@ void bk_beacon_show(bk_beacon *b, const bk_beacon_record *r, double now, bool al
 
 void bk_beacon_close(bk_beacon *b)
 {
-    if (b->fd >= 0) close(b->fd);
-    b->fd = -1;
+    if (b->open) close(b->fd);
+    b->open = false;
 }
 
 static bool parse(const char *text, size_t len, bk_beacon_record *out)

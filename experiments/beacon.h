@@ -26,7 +26,8 @@ typedef struct bk_beacon_record {
 } bk_beacon_record;
 
 typedef struct bk_beacon {
-    int fd; /* -1 = none */
+    bool open; /* all zero: there is none */
+    int fd;
     int64_t blocks, epochs;
     uint64_t count;         /* records written */
     double opened, written; /* bk_seconds */
