@@ -109,6 +109,7 @@ bk_status bk_run_view_read(const char *dir, bk_run_view *v, bk_error *err)
 {
     *v = (bk_run_view){.block = -1, .loss = NAN, .val_loss = NAN, .ppl_fp = NAN, .ppl_final = NAN};
     if (strlen(dir) > 4096) return bk_fail(err, BK_EINVAL, "the name of the folder is too long");
+    if (bk_exists(dir) && !bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s is no folder; name the one of the run", dir);
     if (!bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s: there is no such folder; a run makes it when it begins", dir);
     if (!bk_is_run_folder(dir)) return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or lock is missing", dir);
     v->told = bk_beacon_read(dir, &v->at);

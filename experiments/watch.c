@@ -55,20 +55,24 @@ static bk_status set_item(item *to, const char *name, char *dir, bk_error *err)
 
 /* --- the runs of a folder --- */
 
-/* Takes over what is known of a run already, so that a finished one is not read again. */
-static void take_over(item *to, const watch *w)
+/* Takes over what is known of a run already, so that a finished one is not read again. It most likely stands where `from`, behind the one
+ * found last, points. */
+static int take_over(item *to, const watch *w, int from)
 {
-    for (int i = 0; i < w->n; i++) {
-        if (strcmp(w->run[i].dir, to->dir) != 0) continue;
-        to->view = w->run[i].view;
-        memcpy(to->key, w->run[i].key, sizeof to->key);
+    for (int k = 0; k < w->n; k++) {
+        const item *old = &w->run[(from + k) % w->n];
+        if (strcmp(old->dir, to->dir) != 0) continue;
+        to->view = old->view;
+        memcpy(to->key, old->key, sizeof to->key);
+        return (int)(old - w->run) + 1;
     }
+    return from;
 }
 
 static bk_status find_runs(watch *w, bk_error *err)
 {
     struct dirent **entry;
-    int n = scandir(w->dir, &entry, NULL, versionsort), kept = 0;
+    int n = scandir(w->dir, &entry, NULL, versionsort), kept = 0, known = 0;
     if (n < 0) return bk_fail_errno(err, "%s", w->dir);
     item *run = calloc((size_t)n + 1, sizeof *run);
     bk_status st = run ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
@@ -76,7 +80,8 @@ static bk_status find_runs(watch *w, bk_error *err)
         char *dir = !st && entry[i]->d_name[0] != '.' ? bk_path_join(w->dir, entry[i]->d_name) : NULL;
         if (dir && bk_is_run_folder(dir)) {
             st = set_item(&run[kept], entry[i]->d_name, dir, err);
-            take_over(&run[kept++], w);
+            if (!st) known = take_over(&run[kept], w, known);
+            kept++;
         } else {
             free(dir);
         }
@@ -126,7 +131,10 @@ static void put_line(watch *w, const char *text)
         puts(text);
         return;
     }
-    printf("%.*s\033[K\n", bk_terminal_columns(1) - 1, text);
+    int room = bk_terminal_columns(1) - 1;
+    if (room < (int)strlen(text))
+        while (room > 0 && (text[room] & 0xc0) == 0x80) room--; /* not inside a character */
+    printf("%.*s\033[K\n", room, text);
     w->lines++;
 }
 

@@ -137,6 +137,30 @@ START_TEST(one_look_is_one_object)
 }
 END_TEST
 
+START_TEST(terminal_is_redrawn_in_place)
+{
+    char text[4096] = "";
+    pid_t run = long_run("a");
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    int other = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    e2e_stdout(other);
+    setenv("TERM", "xterm", 1);
+    pid_t watch = e2e_start("watch a --interval 0.1");
+    nanosleep(&(struct timespec){0, 500000000}, NULL);
+    kill(watch, SIGINT);
+    ck_assert_int_eq(e2e_wait(watch), 130);
+    end(run, SIGKILL);
+    ck_assert_int_gt(read(terminal, text, sizeof text - 1), 0);
+    out = text;
+    has("a: [4/5] train");
+    has("\033[K\r\n"); /* the rest of the line is emptied */
+    has("\033[1A\ra: ");  /* one up, and again */
+    close(other);
+    close(terminal);
+}
+END_TEST
+
 START_TEST(folder_of_runs_is_a_table)
 {
     e2e_brick(0, "run run.yaml --out r/a10");
@@ -234,6 +258,7 @@ int main(void)
     tcase_add_test(t, interrupt_ends_the_watch_at_once);
     tcase_add_test(t, reader_that_left_ends_the_watch);
     tcase_add_test(t, one_look_is_one_object);
+    tcase_add_test(t, terminal_is_redrawn_in_place);
     tcase_add_test(t, folder_of_runs_is_a_table);
     tcase_add_test(t, folder_of_a_sweep_is_followed_until_the_sweep_ends);
     tcase_add_test(t, watching_does_not_keep_a_run_from_starting);
