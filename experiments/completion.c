@@ -73,7 +73,8 @@ void bk_complete_option(const bk_opt *o, bk_complete *out)
     *out = (bk_complete){0};
     if (o->type == BK_OPT_FLAG) return;
     if (o->type == BK_OPT_INT || o->type == BK_OPT_REAL) {
-        bool word = o->initial && isalpha((unsigned char)*o->initial) && !strchr(o->initial, ' '); /* "all" may be said */
+        bool word =
+            o->initial && isalpha((unsigned char)*o->initial) && !strchr(o->initial, ' '); /* "all" may be said */
         if (word) *out = (bk_complete){.kind = BK_COMPLETE_WORDS};
         if (word) add_word(out, o->initial, strlen(o->initial));
         return;
@@ -97,11 +98,16 @@ void bk_complete_option(const bk_opt *o, bk_complete *out)
 void bk_complete_key(const bk_key *k, bk_complete *out)
 {
     *out = (bk_complete){.kind = BK_COMPLETE_WORDS};
-    if (k->choices) add_choices(out, k->choices);
-    else if (k->type == BK_KEY_BOOL) add_choices(out, "true|false");
-    else if (k->type == BK_KEY_WINDOWS) add_choices(out, "all");
-    else if (strcmp(k->path, "scheme") == 0) add_schemes(out);
-    else out->kind = k->type == BK_KEY_PATH ? BK_COMPLETE_FILES : BK_COMPLETE_NOTHING;
+    if (k->choices)
+        add_choices(out, k->choices);
+    else if (k->type == BK_KEY_BOOL)
+        add_choices(out, "true|false");
+    else if (k->type == BK_KEY_WINDOWS)
+        add_choices(out, "all");
+    else if (strcmp(k->path, "scheme") == 0)
+        add_schemes(out);
+    else
+        out->kind = k->type == BK_KEY_PATH ? BK_COMPLETE_FILES : BK_COMPLETE_NOTHING;
 }
 
 void bk_verb_table(const char *verb, void (*see)(void *user, const bk_cli *cli), void *user)
@@ -116,9 +122,16 @@ int bk_verb_completion(int argc, char **argv)
     static const char *const names[] = {"bash", "zsh", "man"};
     static void (*const print[])(FILE *) = {bk_completion_bash, bk_completion_zsh, bk_manual};
     const char *what = NULL;
-    const bk_opt opts[] = {{.name = "WHAT", .type = BK_OPT_TEXT, .to = &what, .metavar = "bash|zsh|man", .initial = "", .about = "bash, zsh, or man"}, {0}};
-    const bk_cli cli = {"completion", "prints completion for a shell, or the manual page; `make install` puts them where they belong", opts,
-                        "source <(brick completion bash)\nbrick completion zsh >_brick\nbrick completion man | man -l -\n"};
+    const bk_opt opts[] = {{.name = "WHAT",
+                            .type = BK_OPT_TEXT,
+                            .to = &what,
+                            .metavar = "bash|zsh|man",
+                            .initial = "",
+                            .about = "bash, zsh, or man"},
+                           {0}};
+    const bk_cli cli = {
+        "completion", "prints completion for a shell, or the manual page; `make install` puts them where they belong",
+        opts, "source <(brick completion bash)\nbrick completion zsh >_brick\nbrick completion man | man -l -\n"};
     int code;
     char near[128];
     bk_error err = {0};
@@ -128,5 +141,7 @@ int bk_verb_completion(int argc, char **argv)
         print[i](stdout);
         return BK_EXIT_OK;
     }
-    return bk_exit_report(bk_fail(&err, BK_EINVAL, "completion: '%.60s' is none of bash, zsh, man%s", what, bk_suggest_text(what, names, 3, near, sizeof near)), &err);
+    return bk_exit_report(bk_fail(&err, BK_EINVAL, "completion: '%.60s' is none of bash, zsh, man%s", what,
+                                  bk_suggest_text(what, names, 3, near, sizeof near)),
+                          &err);
 }

@@ -109,8 +109,10 @@ static void put_values(void *user, const bk_cli *cli)
         bk_complete c;
         bk_complete_option(o, &c);
         if (bk_opt_is_positional(o)) {
-            if (o->type == BK_OPT_LIST) fprintf(to, "    \"%s \"[1-9]*) ", cli->verb); /* it takes the rest */
-            else fprintf(to, "    \"%s %d\") ", cli->verb, ++place);
+            if (o->type == BK_OPT_LIST)
+                fprintf(to, "    \"%s \"[1-9]*) ", cli->verb); /* it takes the rest */
+            else
+                fprintf(to, "    \"%s %d\") ", cli->verb, ++place);
         } else {
             if (o->type == BK_OPT_FLAG) continue;
             fprintf(to, "    \"%s %s\") ", cli->verb, o->name);
@@ -128,7 +130,9 @@ static void put_keys(FILE *to)
           "        _brick_words '",
           to);
     for (int i = 0; i < bk_key_count; i++) fprintf(to, "%s%s=", i ? " " : "", bk_keys[i].path);
-    fputs("'\n        return\n    fi\n    local key=${cur%%=*}\n    head=$head$key=\n    cur=${cur#*=}\n    case $key in\n", to);
+    fputs("'\n        return\n    fi\n    local key=${cur%%=*}\n    head=$head$key=\n    cur=${cur#*=}\n"
+          "    case $key in\n",
+          to);
     for (int i = 0; i < bk_key_count; i++) {
         bk_complete c;
         bk_complete_key(&bk_keys[i], &c);
@@ -142,14 +146,18 @@ static void put_keys(FILE *to)
 
 void bk_completion_bash(FILE *to)
 {
-    fputs("# bash completion of brick " BK_VERSION ", printed by `brick completion bash`\n# shellcheck shell=bash\n_brick_verbs='", to);
+    fputs("# bash completion of brick " BK_VERSION ", printed by `brick completion bash`\n"
+          "# shellcheck shell=bash\n_brick_verbs='",
+          to);
     for (int i = 0; i < bk_verb_count; i++) fprintf(to, "%s%s", i ? " " : "", bk_verbs[i].name);
     fputs("'\n", to);
     fputs(functions, to);
     put_keys(to);
     fputs("_brick_table() { # VERB: its options, and those with a value\n    case $1 in\n", to);
     for (int i = 0; i < bk_verb_count; i++) bk_verb_table(bk_verbs[i].name, put_options, to);
-    fputs("    esac\n}\n_brick_value() { # VERB OPTION, or VERB and the number of a positional argument\n    case \"$1 $2\" in\n", to);
+    fputs("    esac\n}\n_brick_value() { # VERB OPTION, or VERB and the number of a positional argument\n"
+          "    case \"$1 $2\" in\n",
+          to);
     for (int i = 0; i < bk_verb_count; i++) bk_verb_table(bk_verbs[i].name, put_values, to);
     fputs("    \"help 1\") _brick_words \"$_brick_verbs\" ;;\n    esac\n}\n", to);
     fputs(body, to);

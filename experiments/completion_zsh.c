@@ -9,8 +9,10 @@ static void put_text(FILE *to, const char *text, const char *special)
 {
     for (const char *c = text; *c; c++) {
         if (strchr(special, *c)) fputc('\\', to);
-        if (*c == '\'') fputs("'\\''", to);
-        else fputc(*c, to);
+        if (*c == '\'')
+            fputs("'\\''", to);
+        else
+            fputc(*c, to);
     }
 }
 
@@ -59,8 +61,10 @@ static void put_verb(void *user, const bk_cli *cli)
         bk_complete c;
         if (!bk_opt_is_positional(o)) continue;
         bk_complete_option(o, &c);
-        if (o->type == BK_OPT_LIST) fputs("        '*:", to);
-        else fprintf(to, "        '%d%s:", ++place, bk_opt_is_required(o) ? "" : ":");
+        if (o->type == BK_OPT_LIST)
+            fputs("        '*:", to);
+        else
+            fprintf(to, "        '%d%s:", ++place, bk_opt_is_required(o) ? "" : ":");
         put_text(to, o->name, ":\\");
         fputs(":", to);
         put_action(to, &c);
@@ -71,8 +75,8 @@ static void put_verb(void *user, const bk_cli *cli)
 
 static void put_keys(FILE *to)
 {
-    fputs("_brick_setting() {\n    local key\n    local -a keys\n    if [[ $PREFIX == *=* ]]; then\n        key=${PREFIX%%=*}\n"
-          "        compset -P 1 '*='\n        case $key in\n",
+    fputs("_brick_setting() {\n    local key\n    local -a keys\n    if [[ $PREFIX == *=* ]]; then\n"
+          "        key=${PREFIX%%=*}\n        compset -P 1 '*='\n        case $key in\n",
           to);
     for (int i = 0; i < bk_key_count; i++) {
         bk_complete c;

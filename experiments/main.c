@@ -79,7 +79,8 @@ static int dispatch(int argc, char **argv)
         help(stderr);
         return BK_EXIT_USAGE;
     }
-    if (argc == 3 && strcmp(argv[1], "help") == 0 && strcmp(argv[2], "help") != 0) return dispatch(3, (char *[]){argv[0], argv[2], "--help", NULL});
+    if (argc == 3 && strcmp(argv[1], "help") == 0 && strcmp(argv[2], "help") != 0)
+        return dispatch(3, (char *[]){argv[0], argv[2], "--help", NULL});
     if (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         help(stdout);
         return BK_EXIT_OK;

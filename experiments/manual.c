@@ -8,16 +8,15 @@
 /* Text for roff: a minus that can be copied, and nothing that looks like a request. */
 static void put_text(FILE *to, const char *text)
 {
-    if (*text == '.' || *text == '\'') fputs("\\&", to);
+    static const char plain[] = "\\-'\"`^~";
+    static const char *const roff[] = {"\\e", "\\-", "\\(aq", "\\(dq", "\\(ga", "\\(ha", "\\(ti"};
+    if (*text == '.') fputs("\\&", to);
     for (const char *c = text; *c; c++) {
-        if (*c == '\\') fputs("\\e", to);
-        else if (*c == '-') fputs("\\-", to);
-        else if (*c == '\'') fputs("\\(aq", to);
-        else if (*c == '"') fputs("\\(dq", to);
-        else if (*c == '`') fputs("\\(ga", to);
-        else if (*c == '^') fputs("\\(ha", to);
-        else if (*c == '~') fputs("\\(ti", to);
-        else fputc(*c, to);
+        const char *at = strchr(plain, *c);
+        if (at)
+            fputs(roff[at - plain], to);
+        else
+            fputc(*c, to);
     }
 }
 
@@ -104,7 +103,8 @@ static void put_key(FILE *to, const bk_key *k)
 
 void bk_manual(FILE *to)
 {
-    fputs(".\\\" Printed by `brick completion man`.\n.TH BRICK 1 \"\" \"brick " BK_VERSION "\" \"User commands\"\n.SH NAME\n"
+    fputs(".\\\" Printed by `brick completion man`.\n.TH BRICK 1 \"\" \"brick " BK_VERSION "\" \"User commands\"\n"
+          ".SH NAME\n"
           "brick \\- block reconstruction of quantized Llama\\-style models\n"
           ".SH SYNOPSIS\n.B brick\n.I verb\n.RI [ arguments ]\n.br\n.B brick\n.BR \\-\\-help | \\-\\-version\n"
           ".SH DESCRIPTION\n"

@@ -153,7 +153,8 @@ bk_status bk_cli_parse(const bk_cli *cli, int argc, char **argv, bool *help, bk_
     for (int i = 0; i < n; i++)
         if (!given[i] && bk_opt_is_required(&cli->opts[i]))
             return bk_fail(err, BK_EINVAL, "%s: %s%s%s is required (brick %s --help)", cli->verb, cli->opts[i].name,
-                           bk_opt_is_positional(&cli->opts[i]) ? "" : " ", bk_opt_is_positional(&cli->opts[i]) ? "" : cli->opts[i].metavar, cli->verb);
+                           bk_opt_is_positional(&cli->opts[i]) ? "" : " ",
+                           bk_opt_is_positional(&cli->opts[i]) ? "" : cli->opts[i].metavar, cli->verb);
     return BK_OK;
 }
 

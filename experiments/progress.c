@@ -65,8 +65,9 @@ static void draw(bk_progress *p, double t)
     double seconds = seconds_left(p, t);
     head_text(p, head, sizeof head);
     if (!isnan(seconds)) bk_time_text(seconds, left, sizeof left);
-    int n = snprintf(line, sizeof line, "%s %3.0f%% %lld/%lld, %s left", head, p->total > 0 ? 100 * (double)p->done / (double)p->total : 0,
-                     (long long)p->done, (long long)p->total, left);
+    double part = p->total > 0 ? (double)p->done / (double)p->total : 0;
+    int n = snprintf(line, sizeof line, "%s %3.0f%% %lld/%lld, %s left", head, 100 * part, (long long)p->done,
+                     (long long)p->total, left);
     if (!terminal) {
         bk_log(BK_LOG_INFO, "%s", line);
         return;
@@ -79,7 +80,8 @@ static void draw(bk_progress *p, double t)
 
 static void publish(const bk_progress *p, double t, bool always)
 {
-    bk_beacon_record r = {.number = p->number, .of = p->of, .done = p->done, .total = p->total, .left = seconds_left(p, t)};
+    bk_beacon_record r = {
+        .number = p->number, .of = p->of, .done = p->done, .total = p->total, .left = seconds_left(p, t)};
     snprintf(r.stage, sizeof r.stage, "%s", p->stage);
     bk_beacon_show(p->beacon, &r, t, always);
 }

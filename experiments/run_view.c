@@ -9,11 +9,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "experiments/printable.h"
 #include "io/file.h"
 #include "io/json.h"
 
 #define PATH_ROOM 4400
-#define TAIL 4096 /* bytes at the end of metrics.jsonl and log.txt that are looked at: many lines */
+#define TAIL      4096 /* bytes at the end of metrics.jsonl and log.txt that are looked at: many lines */
 
 static const char *in_dir(const char *dir, const char *name, char to[PATH_ROOM])
 {
@@ -32,7 +33,8 @@ bool bk_is_run_folder(const char *dir)
     return has(dir, "config.yaml") && (has(dir, "lock") || has(dir, "manifest.json"));
 }
 
-/* Whoever looks takes the lock for a moment, shared so that two who look do not see each other; a run that begins just then tries again. */
+/* Whoever looks takes the lock for a moment, shared so that two who look do not see each other; a run that begins just
+ * then tries again. */
 bool bk_is_locked(const char *dir, const char *name)
 {
     char path[PATH_ROOM];
@@ -58,8 +60,8 @@ static void tail(const char *dir, const char *name, char to[TAIL + 1])
     if (line) memmove(to, line + 1, strlen(line));
 }
 
-/* Takes the last line that has its end off the text and returns it, NULL if there is none; what stands behind it is a line that is being
- * written, or that was when its writer was killed. */
+/* Takes the last line that has its end off the text and returns it, NULL if there is none; what stands behind it is a
+ * line that is being written, or that was when its writer was killed. */
 static char *pop_line(char *text)
 {
     char *end = strrchr(text, '\n');
@@ -89,7 +91,7 @@ static void read_why(const char *dir, bk_run_view *v)
     char text[TAIL + 1], *line;
     tail(dir, "log.txt", text);
     for (int i = 0; i < 2 && !*v->why && (line = pop_line(text)); i++)
-        if (strncmp(line, "error ", 6) == 0) snprintf(v->why, sizeof v->why, "%s", line + 6);
+        if (strncmp(line, "error ", 6) == 0) bk_visible(line + 6, strlen(line + 6), v->why, sizeof v->why);
 }
 
 static bool read_summary(const char *dir, bk_run_view *v)
@@ -100,7 +102,8 @@ static bool read_summary(const char *dir, bk_run_view *v)
     const bk_json *ppl = bk_json_get(o, "ppl"), *blocks = bk_json_get(o, "blocks");
     v->ppl_fp = bk_json_num(bk_json_get(ppl, "fp"), NAN);
     v->ppl_final = bk_json_num(bk_json_get(ppl, "final"), NAN);
-    for (size_t i = 0; i < bk_json_size(blocks); i++) v->fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    for (size_t i = 0; i < bk_json_size(blocks); i++)
+        v->fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
     bk_json_free(o);
     return true;
 }
@@ -111,12 +114,15 @@ bk_status bk_run_view_read(const char *dir, bk_run_view *v, bk_error *err)
     if (strlen(dir) > 4096) return bk_fail(err, BK_EINVAL, "the name of the folder is too long");
     if (bk_exists(dir) && !bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s is no folder; name the one of the run", dir);
     if (!bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s: there is no such folder; a run makes it when it begins", dir);
-    if (!bk_is_run_folder(dir)) return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or lock is missing", dir);
+    if (!bk_is_run_folder(dir))
+        return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or lock is missing", dir);
     v->told = bk_beacon_read(dir, &v->at);
     read_metrics(dir, v);
     bool held = bk_is_locked(dir, "lock"); /* looked at before summary.json, which a run writes before it lets go */
-    if (read_summary(dir, v)) v->state = BK_VIEW_FINISHED;
-    else v->state = held ? BK_VIEW_RUNNING : BK_VIEW_STOPPED;
+    if (read_summary(dir, v))
+        v->state = BK_VIEW_FINISHED;
+    else
+        v->state = held ? BK_VIEW_RUNNING : BK_VIEW_STOPPED;
     if (v->state == BK_VIEW_STOPPED) read_why(dir, v);
     return BK_OK;
 }

@@ -12,13 +12,13 @@ typedef enum {
 
 typedef struct bk_run_view {
     bk_view_state state;
-    bool told;               /* `at` was read */
-    bk_beacon_record at;     /* where it is, or was when it stopped */
-    int64_t block, epoch;    /* of the last whole line of metrics.jsonl; block -1 = there is none */
-    double loss, val_loss;   /* of that line; NaN = none */
+    bool told;                /* `at` was read */
+    bk_beacon_record at;      /* where it is, or was when it stopped */
+    int64_t block, epoch;     /* of the last whole line of metrics.jsonl; block -1 = there is none */
+    double loss, val_loss;    /* of that line; NaN = none */
     double ppl_fp, ppl_final; /* of summary.json; NaN = none */
-    int64_t fell_back;       /* blocks that could not be trained */
-    char why[256];           /* stopped: the error that log.txt ends with, "" if it does not end with one */
+    int64_t fell_back;        /* blocks that could not be trained */
+    char why[256];            /* stopped: the error that log.txt ends with, "" if it does not end with one */
 } bk_run_view;
 
 /* True while a process holds the lock file of that name in the folder. */

@@ -186,7 +186,8 @@ int bk_verb_synth(int argc, char **argv)
     bool force = false;
     const bk_opt opts[] = {
         {.name = "--out", .type = BK_OPT_TEXT, .to = &dir, .metavar = "DIR", .initial = "", .about = "folder to write"},
-        {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "llama|qwen2|qwen3|tied|tiny", .initial = "llama",
+        {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "llama|qwen2|qwen3|tied|tiny",
+         .initial = "llama",
          .about = "a named shape and/or key=value,...: hidden inter layers heads kv_heads head_dim "
                   "vocab positions window"},
         {.name = "--seed", .type = BK_OPT_INT, .to = &seed, .metavar = "N", .initial = "1", .max = 1e15, .about = "of weights and texts"},

@@ -1,4 +1,5 @@
-/* brick watch: follows a run, or every run of a folder, from another terminal. It reads what they write and writes nothing. */
+/* brick watch: follows a run, or every run of a folder, from another terminal. It reads what they write and writes
+ * nothing. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +14,9 @@
 #include "experiments/watch_text.h"
 #include "io/file.h"
 
-#define SLICE_S 0.05  /* of a pause: how late a signal is seen */
-#define STILL_S 10.0  /* runs of a folder that nobody leads have ended when none goes on for so long: another may just be beginning */
+#define SLICE_S 0.05 /* of a pause: how late a signal is seen */
+/* Runs of a folder that nobody leads have ended when none goes on for so long: another may just be beginning. */
+#define STILL_S 10.0
 #define SWEEP_LOCK "sweep.lock" /* held by a sweep while it goes on */
 
 /* One run that is watched. */
@@ -30,10 +32,10 @@ typedef struct watch {
     bool once, json, redraw;
     item *run;
     int n;
-    int lines;         /* that stand on the terminal and are redrawn */
-    double moved;      /* when a run was seen going on */
-    int count[3];      /* of runs, by state */
-    bool sweep;        /* the folder is one of a sweep */
+    int lines;    /* that stand on the terminal and are redrawn */
+    double moved; /* when a run was seen going on */
+    int count[3]; /* of runs, by state */
+    bool sweep;   /* the folder is one of a sweep */
 } watch;
 
 static void free_items(item *run, int n)
@@ -49,14 +51,14 @@ static bk_status set_item(item *to, const char *name, char *dir, bk_error *err)
 {
     char shown[256];
     to->dir = dir;
-    to->name = strdup(bk_printable(name, strlen(name), shown, sizeof shown));
+    to->name = strdup(bk_visible(name, strlen(name), shown, sizeof shown));
     return to->dir && to->name ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
 }
 
 /* --- the runs of a folder --- */
 
-/* Takes over what is known of a run already, so that a finished one is not read again. It most likely stands where `from`, behind the one
- * found last, points. */
+/* Takes over what is known of a run already, so that a finished one is not read again. It most likely stands where
+ * `from`, behind the one found last, points. */
 static int take_over(item *to, const watch *w, int from)
 {
     for (int k = 0; k < w->n; k++) {
@@ -120,8 +122,8 @@ static int name_width(const watch *w)
 
 static void sum_line(const watch *w, char to[BK_WATCH_LINE])
 {
-    snprintf(to, BK_WATCH_LINE, "%d run%s: %d running, %d finished, %d stopped", w->n, w->n == 1 ? "" : "s", w->count[BK_VIEW_RUNNING],
-             w->count[BK_VIEW_FINISHED], w->count[BK_VIEW_STOPPED]);
+    snprintf(to, BK_WATCH_LINE, "%d run%s: %d running, %d finished, %d stopped", w->n, w->n == 1 ? "" : "s",
+             w->count[BK_VIEW_RUNNING], w->count[BK_VIEW_FINISHED], w->count[BK_VIEW_STOPPED]);
 }
 
 /* On a terminal: a line that is redrawn, cut where it would wrap. */
@@ -176,16 +178,6 @@ static void show_line(watch *w, item *it)
     put_line(w, named);
 }
 
-static bk_status put_json(bk_json *o, bk_error *err)
-{
-    char *text = bk_json_dump(o, 0);
-    bk_json_free(o);
-    if (!text) return bk_fail(err, BK_ENOMEM, "no memory");
-    puts(text);
-    free(text);
-    return BK_OK;
-}
-
 /* One object for a run; for a folder one with all of them. */
 static bk_status show_json(watch *w, bk_error *err)
 {
@@ -197,14 +189,14 @@ static bk_status show_json(watch *w, bk_error *err)
         memcpy(w->run[i].key, key, sizeof key);
     }
     if (!news && !w->once) return BK_OK;
-    if (!w->folder) return put_json(bk_watch_json(w->run[0].dir, &w->run[0].view), err);
+    if (!w->folder) return bk_print_json(bk_watch_json(w->run[0].dir, &w->run[0].view), err);
     bk_json *o = bk_json_object(), *runs = bk_json_array();
     static const char *const name[] = {"running", "finished", "stopped"};
     bk_json_set(o, "folder", bk_json_of_str(w->dir, strlen(w->dir)));
     for (int s = 0; s < 3; s++) bk_json_set(o, name[s], bk_json_of_int(w->count[s]));
     for (int i = 0; i < w->n; i++) bk_json_push(runs, bk_watch_json(w->run[i].dir, &w->run[i].view));
     bk_json_set(o, "runs", runs);
-    return put_json(o, err);
+    return bk_print_json(o, err);
 }
 
 static bk_status show(watch *w, bk_error *err)
@@ -212,7 +204,8 @@ static bk_status show(watch *w, bk_error *err)
     if (w->json) return show_json(w, err);
     if (w->lines) printf("\033[%dA\r", w->lines);
     w->lines = 0;
-    if (w->folder && (w->redraw || w->once)) show_table(w);
+    if (w->folder && (w->redraw || w->once))
+        show_table(w);
     else
         for (int i = 0; i < w->n; i++) show_line(w, &w->run[i]);
     if (w->redraw) fputs("\033[J", stdout); /* what a longer table left below */
@@ -281,7 +274,9 @@ static bk_status open_watch(watch *w, bk_error *err)
     w->sweep = w->folder && is_sweep(w->dir);
     if (w->folder) {
         BK_TRY(find_runs(w, err));
-        return w->n || w->sweep ? BK_OK : bk_fail(err, BK_EIO, "%s: neither the folder of a run nor one with runs in it", w->dir);
+        return w->n || w->sweep
+                   ? BK_OK
+                   : bk_fail(err, BK_EIO, "%s: neither the folder of a run nor one with runs in it", w->dir);
     }
     if (!(w->run = calloc(1, sizeof *w->run))) return bk_fail(err, BK_ENOMEM, "no memory");
     w->n = 1;
@@ -293,13 +288,28 @@ int bk_verb_watch(int argc, char **argv)
     watch w = {0};
     double interval = 1;
     const bk_opt opts[] = {
-        {.name = "RUN", .type = BK_OPT_TEXT, .to = &w.dir, .initial = "", .about = "folder of a run, or one with runs in it, as a sweep makes"},
+        {.name = "RUN",
+         .type = BK_OPT_TEXT,
+         .to = &w.dir,
+         .initial = "",
+         .about = "folder of a run, or one with runs in it, as a sweep makes"},
         {.name = "--once", .type = BK_OPT_FLAG, .to = &w.once, .about = "look once and end, whatever is going on"},
-        {.name = "--interval", .type = BK_OPT_REAL, .to = &interval, .metavar = "S", .initial = "1", .min = 0.1, .max = 3600, .about = "seconds between looks"},
-        {.name = "--json", .type = BK_OPT_FLAG, .to = &w.json, .about = "one JSON object on stdout, without --once one for every change"},
+        {.name = "--interval",
+         .type = BK_OPT_REAL,
+         .to = &interval,
+         .metavar = "S",
+         .initial = "1",
+         .min = 0.1,
+         .max = 3600,
+         .about = "seconds between looks"},
+        {.name = "--json",
+         .type = BK_OPT_FLAG,
+         .to = &w.json,
+         .about = "one JSON object on stdout, without --once one for every change"},
         {0}};
-    const bk_cli cli = {"watch", "progress of a run, or of every run in a folder, from another terminal; ends when they end", opts,
-                        "brick watch runs/demo\nbrick watch runs --once\nbrick watch runs/demo --once --json\n"};
+    const bk_cli cli = {"watch",
+                        "progress of a run, or of every run in a folder, from another terminal; ends when they end",
+                        opts, "brick watch runs/demo\nbrick watch runs --once\nbrick watch runs/demo --once --json\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     w.redraw = !w.json && !w.once && bk_terminal(1);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "experiments/printable.h"
 #include "experiments/progress.h"
 
 #define SILENT_S 60 /* without a record for so long, a running run is said to be silent */
@@ -27,7 +28,8 @@ static bool trains(const bk_run_view *v)
     return v->told && strcmp(v->at.stage, "train") == 0;
 }
 
-/* Block of the stage, from 1, while it goes block by block; else 0. The metrics may be ahead of a record by half a second. */
+/* Block of the stage, from 1, while it goes block by block; else 0. The metrics may be ahead of a record by half a
+ * second. */
 static long long block_of(const bk_run_view *v)
 {
     const bk_beacon_record *at = &v->at;
@@ -44,9 +46,12 @@ static bool losses_are_current(const bk_run_view *v)
 
 static void add_stage(const bk_run_view *v, char to[BK_WATCH_LINE])
 {
-    if (!v->told) add(to, "begins");
-    else if (v->at.of > 0) add(to, "[%lld/%lld] %s", (long long)v->at.number, (long long)v->at.of, v->at.stage);
-    else add(to, "%s", v->at.stage);
+    if (!v->told)
+        add(to, "begins");
+    else if (v->at.of > 0)
+        add(to, "[%lld/%lld] %s", (long long)v->at.number, (long long)v->at.of, v->at.stage);
+    else
+        add(to, "%s", v->at.stage);
 }
 
 static void add_part(const bk_run_view *v, const char *before, char to[BK_WATCH_LINE])
@@ -62,7 +67,8 @@ static void add_block(const bk_run_view *v, const char *before, char to[BK_WATCH
 static void add_left(const bk_run_view *v, const char *before, const char *behind, char to[BK_WATCH_LINE])
 {
     char text[32];
-    if (v->state == BK_VIEW_RUNNING && v->told && !isnan(v->at.left)) add(to, "%s%s%s", before, bk_time_text(v->at.left, text, sizeof text), behind);
+    if (v->state == BK_VIEW_RUNNING && v->told && !isnan(v->at.left))
+        add(to, "%s%s%s", before, bk_time_text(v->at.left, text, sizeof text), behind);
 }
 
 static void add_losses(const bk_run_view *v, char to[BK_WATCH_LINE])
@@ -111,15 +117,16 @@ void bk_watch_line(const bk_run_view *v, char to[BK_WATCH_LINE])
 
 void bk_watch_key(const bk_run_view *v, char to[BK_WATCH_LINE])
 {
-    snprintf(to, BK_WATCH_LINE, "%d %s %lld %lld %lld", (int)v->state, v->told ? v->at.stage : "", block_of(v), (long long)v->block,
-             (long long)v->epoch);
+    snprintf(to, BK_WATCH_LINE, "%d %s %lld %lld %lld", (int)v->state, v->told ? v->at.stage : "", block_of(v),
+             (long long)v->block, (long long)v->epoch);
 }
 
 #define COLUMNS "%-*s  %-8s  %-20.20s %5s %7s %7s %9s %9s %10s"
 
 void bk_watch_head(int width, char to[BK_WATCH_LINE])
 {
-    snprintf(to, BK_WATCH_LINE, COLUMNS, width, "run", "state", "stage", "done", "left", "block", "epoch", "loss", "validation");
+    snprintf(to, BK_WATCH_LINE, COLUMNS, width, "run", "state", "stage", "done", "left", "block", "epoch", "loss",
+             "validation");
 }
 
 void bk_watch_row(const char *name, int width, const bk_run_view *v, char to[BK_WATCH_LINE])
@@ -144,14 +151,19 @@ void bk_watch_row(const char *name, int width, const bk_run_view *v, char to[BK_
     while (len && to[len - 1] == ' ') to[--len] = 0;
 }
 
-/* A word as a shell takes it. */
-static void print_word(FILE *to, const char *word)
+/* A word as a shell takes it; control characters are shown, not meant. */
+static void print_word(FILE *to, const char *text)
 {
-    bool plain = *word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+=:,@%-") == strlen(word);
+    char word[4400];
+    bk_visible(text, strlen(text), word, sizeof word);
+    bool plain = *word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+=:,@%-") ==
+                              strlen(word);
     if (!plain) fputc('\'', to);
     for (const char *c = word; *c; c++)
-        if (*c == '\'') fputs("'\\''", to);
-        else fputc(*c, to);
+        if (*c == '\'')
+            fputs("'\\''", to);
+        else
+            fputc(*c, to);
     if (!plain) fputc('\'', to);
 }
 

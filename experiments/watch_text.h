@@ -9,7 +9,8 @@
 
 #define BK_WATCH_LINE 512
 
-/* "[4/5] train 43%, 5m20s left, block 13/30, epoch 3/20, loss 1.2e-04": what matters most comes first, since terminals cut. */
+/* "[4/5] train 43%, 5m20s left, block 13/30, epoch 3/20, loss 1.2e-04": what matters most comes first, since terminals
+ * cut. */
 void bk_watch_line(const bk_run_view *v, char to[BK_WATCH_LINE]);
 /* What makes a line worth printing where lines cannot be redrawn: state, stage, block and epoch. */
 void bk_watch_key(const bk_run_view *v, char to[BK_WATCH_LINE]);

@@ -64,16 +64,21 @@ static void check_options(void *user, const bk_cli *cli)
 {
     char room[256];
     int i = *(int *)user;
-    const char *part = part_of(i, cli->verb), *end = i && part ? strstr(part + strlen(cli->verb) + 8, i == 1 ? ") _arguments" : "\n.SS ") : NULL;
+    const char *part = part_of(i, cli->verb),
+               *end = i && part ? strstr(part + strlen(cli->verb) + 8, i == 1 ? ") _arguments" : "\n.SS ") : NULL;
     ck_assert_msg(part, "nothing about %s", cli->verb);
     char *own = end ? strndup(part, (size_t)(end - part)) : strdup(part);
     for (const bk_opt *o = cli->opts; o->name; o++) {
         const char *name = i == 2 ? in_roff(o->name, room) : o->name;
         if (i == 0 && bk_opt_is_positional(o)) continue;
-        if (i == 0 && o->type == BK_OPT_FLAG) contains(text, "%.0s%s", cli->verb, name);
-        else if (i == 1 && bk_opt_is_positional(o)) contains(own, "%.0s:%s:", cli->verb, name);
-        else if (i == 1 && o->type == BK_OPT_LIST) contains(own, "%.0s'*%s=[", cli->verb, name);
-        else contains(own, outputs[i].option, cli->verb, name);
+        if (i == 0 && o->type == BK_OPT_FLAG)
+            contains(text, "%.0s%s", cli->verb, name);
+        else if (i == 1 && bk_opt_is_positional(o))
+            contains(own, "%.0s:%s:", cli->verb, name);
+        else if (i == 1 && o->type == BK_OPT_LIST)
+            contains(own, "%.0s'*%s=[", cli->verb, name);
+        else
+            contains(own, outputs[i].option, cli->verb, name);
     }
     free(own);
 }
@@ -94,7 +99,8 @@ START_TEST(every_key_of_a_config_is_there)
 {
     which = outputs[_i].name;
     make(outputs[_i].print);
-    for (int k = 0; k < bk_key_count; k++) contains(text, k == 0 && _i == 0 ? "'%s=" : outputs[_i].key, bk_keys[k].path, NULL);
+    for (int k = 0; k < bk_key_count; k++)
+        contains(text, k == 0 && _i == 0 ? "'%s=" : outputs[_i].key, bk_keys[k].path, NULL);
     free(text);
 }
 END_TEST
@@ -130,8 +136,10 @@ static void check_example(const bk_cli *cli, char *line)
         if (!*at || *at == '|' || *at == '>') break;
         argv[argc++] = to = at;
         for (bool quoted = false; *at && (quoted || *at != ' '); at++)
-            if (*at == '"') quoted = !quoted;
-            else *to++ = *at;
+            if (*at == '"')
+                quoted = !quoted;
+            else
+                *to++ = *at;
         if (*at) at++;
         *to = 0;
     }
@@ -148,7 +156,8 @@ static void check_examples(void *user, const bk_cli *cli)
     ck_assert_msg(cli->examples && *cli->examples, "%s has no examples", cli->verb);
     char *copy = strdup(cli->examples);
     examples = 0;
-    for (char *save, *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) check_example(cli, line);
+    for (char *save, *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        check_example(cli, line);
     ck_assert_msg(examples > 0, "%s has no example that calls it", cli->verb);
     free(copy);
 }
@@ -180,15 +189,17 @@ static void teardown_bash(void)
     ck_assert_int_eq(bk_remove_tree(dir, &err), BK_OK);
 }
 
-/* What bash would offer behind `typed`, sorted, with bars between; `settings` come before. compopt is made to say what it was asked. */
+/* What bash would offer behind `typed`, sorted, with bars between; `settings` come before. compopt is made to say what
+ * it was asked. */
 static const char *offered(const char *settings, const char *typed)
 {
     static char reply[8192];
     char script[2048];
-    snprintf(script, sizeof script,
-             "set -u; source ./brick.bash; compopt() { COMPREPLY+=(\"<$2>\"); }; %s COMP_LINE=$1; COMP_POINT=${#1}; _brick; "
-             "printf '%%s\\n' \"${COMPREPLY[@]-}\" | LC_ALL=C sort | paste -sd'|'",
-             settings);
+    snprintf(
+        script, sizeof script,
+        "set -u; source ./brick.bash; compopt() { COMPREPLY+=(\"<$2>\"); }; %s COMP_LINE=$1; COMP_POINT=${#1}; _brick; "
+        "printf '%%s\\n' \"${COMPREPLY[@]-}\" | LC_ALL=C sort | paste -sd'|'",
+        settings);
     int ends[2];
     ck_assert_int_eq(pipe(ends), 0);
     pid_t pid = fork();
@@ -244,7 +255,8 @@ static const struct {
 START_TEST(bash_offers_what_fits)
 {
     const char *got = offered("", bash[_i].typed);
-    ck_assert_msg(strcmp(got, bash[_i].offers) == 0, "%s: offered '%s', not '%s'", bash[_i].typed, got, bash[_i].offers);
+    ck_assert_msg(strcmp(got, bash[_i].offers) == 0, "%s: offered '%s', not '%s'", bash[_i].typed, got,
+                  bash[_i].offers);
 }
 END_TEST
 

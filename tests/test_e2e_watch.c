@@ -1,5 +1,5 @@
-/* brick watch beside a run, as two processes: it follows to the end, sees a death, and leaves when it is told to. And what every verb promises
- * to a pipe. */
+/* brick watch beside a run, as two processes: it follows to the end, sees a death, and leaves when it is told to. And
+ * what every verb promises to a pipe. */
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -54,7 +54,8 @@ START_TEST(follows_a_run_to_its_end)
     has("a: [4/5] train");
     has("epoch ");
     has("a: finished: perplexity ");
-    for (const char *c = out; *c; c++) ck_assert_msg(*c == '\n' || *c >= ' ', "a control character %d in:\n%s", *c, out);
+    for (const char *c = out; *c; c++)
+        ck_assert_msg(*c == '\n' || *c >= ' ', "a control character %d in:\n%s", *c, out);
     ck_assert_int_eq(e2e_wait(run), 0);
     free(out);
 }
@@ -154,8 +155,8 @@ START_TEST(terminal_is_redrawn_in_place)
     ck_assert_int_gt(read(terminal, text, sizeof text - 1), 0);
     out = text;
     has("a: [4/5] train");
-    has("\033[K\r\n"); /* the rest of the line is emptied */
-    has("\033[1A\ra: ");  /* one up, and again */
+    has("\033[K\r\n");   /* the rest of the line is emptied */
+    has("\033[1A\ra: "); /* one up, and again */
     close(other);
     close(terminal);
 }
@@ -238,7 +239,9 @@ START_TEST(a_pipe_gets_no_control_characters)
     const char *const files[] = {"out", "err", "a/log.txt"};
     for (int i = 0; i < 3; i++) {
         char *text = e2e_text(files[i]);
-        for (const char *c = text; *c; c++) ck_assert_msg(*c == '\n' || *c >= ' ' || *c < 0, "%s has the control character %d:\n%s", files[i], *c, text);
+        for (const char *c = text; *c; c++)
+            ck_assert_msg(*c == '\n' || *c >= ' ' || *c < 0, "%s has the control character %d:\n%s", files[i], *c,
+                          text);
         free(text);
     }
 }

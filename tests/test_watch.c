@@ -1,4 +1,5 @@
-/* What a run tells others, and how it is read: records that are torn, lines that are half written, runs that go on, have ended or died. */
+/* What a run tells others, and how it is read: records that are torn, lines that are half written, runs that go on,
+ * have ended or died. */
 #include <check.h>
 #include <fcntl.h>
 #include <math.h>
@@ -88,7 +89,8 @@ START_TEST(record_is_read_as_it_was_written)
     bk_beacon_close(&b);
     ck_assert(bk_beacon_read(dir, &r));
     ck_assert_str_eq(r.stage, "train");
-    ck_assert(r.number == 4 && r.of == 5 && r.done == 1250 && r.total == 3000 && r.block == 12 && r.blocks == 30 && r.epochs == 20);
+    ck_assert(r.number == 4 && r.of == 5 && r.done == 1250 && r.total == 3000 && r.block == 12 && r.blocks == 30 &&
+              r.epochs == 20);
     ck_assert_double_eq_tol(r.left, 140, 1);
     ck_assert_int_le(llabs((long long)time(NULL) - (long long)r.updated), 2);
 }
@@ -135,7 +137,8 @@ START_TEST(record_is_not_written_more_than_twice_a_second)
     bk_beacon b;
     bk_beacon_open(&b, dir, 1, 1, bk_seconds());
     uint64_t before = b.count;
-    for (int i = 0; i < 1000; i++) bk_beacon_show(&b, &(bk_beacon_record){.stage = "train"}, b.opened + i * 0.001, false);
+    for (int i = 0; i < 1000; i++)
+        bk_beacon_show(&b, &(bk_beacon_record){.stage = "train"}, b.opened + i * 0.001, false);
     ck_assert_uint_eq(b.count - before, 1);
     bk_beacon_close(&b);
 }
@@ -147,7 +150,9 @@ START_TEST(telling_allocates_nothing)
     if (!bk_alloc_counted()) return;
     bk_beacon_open(&b, dir, 30, 20, bk_seconds());
     bk_alloc_count_from_here();
-    for (int i = 0; i < 100; i++) bk_beacon_show(&b, &(bk_beacon_record){.stage = "train", .done = i, .total = 100, .left = 1e5 / (i + 1)}, i, true);
+    for (int i = 0; i < 100; i++)
+        bk_beacon_show(&b, &(bk_beacon_record){.stage = "train", .done = i, .total = 100, .left = 1e5 / (i + 1)}, i,
+                       true);
     ck_assert_int_eq(bk_alloc_count(), 0);
     bk_beacon_close(&b);
 }
@@ -197,14 +202,16 @@ START_TEST(running_run_shows_block_epoch_and_losses)
     int lock = hold_lock();
     look();
     ck_assert_int_eq(view.state, BK_VIEW_RUNNING);
-    ck_assert_str_eq(line, "[4/5] train 42%, 2m20s left, block 13/30, epoch 3/20, loss 1.200e-04, validation 3.400e-04");
+    ck_assert_str_eq(line,
+                     "[4/5] train 42%, 2m20s left, block 13/30, epoch 3/20, loss 1.200e-04, validation 3.400e-04");
     close(lock);
     bk_beacon_close(&b);
 }
 END_TEST
 
 /* What a killed writer, or one that is just writing, leaves behind whole lines. */
-static const char *const half[] = {"{", "{\"block\": 13, \"epo", "{\"block\": 13, \"epoch\": 1, \"loss\": 5}", "{\"block\": 13\n", "\n", "\xff\n"};
+static const char *const half[] = {
+    "{", "{\"block\": 13, \"epo", "{\"block\": 13, \"epoch\": 1, \"loss\": 5}", "{\"block\": 13\n", "\n", "\xff\n"};
 
 START_TEST(half_a_line_of_metrics_is_passed_over)
 {
@@ -252,6 +259,14 @@ START_TEST(free_lock_without_summary_is_a_stopped_run)
 }
 END_TEST
 
+START_TEST(files_of_others_do_not_steer_the_terminal)
+{
+    put("log.txt", "error \033[31mred\r\n");
+    look();
+    ck_assert_str_eq(line, "stopped before its first stage: \\x1b[31mred\\r");
+}
+END_TEST
+
 START_TEST(killed_run_has_no_last_words)
 {
     put("log.txt", "error of an earlier start\ninfo  the same command goes on\ninfo  prefix: none\n");
@@ -262,7 +277,8 @@ END_TEST
 
 START_TEST(summary_is_the_end_also_while_the_lock_is_held)
 {
-    put("summary.json", "{\"ppl\": {\"fp\": 11.5, \"final\": 12.25}, \"blocks\": [{\"fell_back\": true}, {\"fell_back\": false}]}");
+    put("summary.json",
+        "{\"ppl\": {\"fp\": 11.5, \"final\": 12.25}, \"blocks\": [{\"fell_back\": true}, {\"fell_back\": false}]}");
     int lock = hold_lock();
     look();
     ck_assert_int_eq(view.state, BK_VIEW_FINISHED);
@@ -314,7 +330,8 @@ START_TEST(rows_align_with_their_head)
     look();
     bk_watch_head(10, head);
     bk_watch_row("a", 10, &view, line);
-    const char *pairs[][2] = {{"block", "13/30"}, {"epoch", "3/20"}, {"loss", "1.200e-04"}, {"validation", "3.400e-04"}, {"left", "2m20s"}};
+    const char *pairs[][2] = {
+        {"block", "13/30"}, {"epoch", "3/20"}, {"loss", "1.200e-04"}, {"validation", "3.400e-04"}, {"left", "2m20s"}};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         const char *h = strstr(head, pairs[i][0]), *r = strstr(line, pairs[i][1]);
         ck_assert_msg(h && r, "%s", pairs[i][0]);
@@ -354,6 +371,7 @@ int main(void)
     tcase_add_test(t, long_metrics_are_read_from_their_end);
     tcase_add_test(t, run_that_has_just_begun_is_no_error);
     tcase_add_test(t, free_lock_without_summary_is_a_stopped_run);
+    tcase_add_test(t, files_of_others_do_not_steer_the_terminal);
     tcase_add_test(t, killed_run_has_no_last_words);
     tcase_add_test(t, summary_is_the_end_also_while_the_lock_is_held);
     tcase_add_test(t, run_without_a_word_for_long_is_called_silent);
