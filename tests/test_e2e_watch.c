@@ -140,7 +140,8 @@ END_TEST
 
 START_TEST(terminal_is_redrawn_in_place)
 {
-    char text[4096] = "";
+    static const char again[] = "\033[1A\ra: "; /* one line up, and over it */
+    char text[65536] = "";
     pid_t run = long_run("a");
     int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     ck_assert(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
@@ -148,15 +149,18 @@ START_TEST(terminal_is_redrawn_in_place)
     e2e_stdout(other);
     setenv("TERM", "xterm", 1);
     pid_t watch = e2e_start("watch a --interval 0.1");
-    nanosleep(&(struct timespec){0, 500000000}, NULL);
+    for (size_t len = 0; !strstr(text, again) && len + 1 < sizeof text;) { /* blocks until there is something */
+        ssize_t n = read(terminal, text + len, sizeof text - 1 - len);
+        ck_assert_int_gt(n, 0);
+        len += (size_t)n;
+    }
     kill(watch, SIGINT);
     ck_assert_int_eq(e2e_wait(watch), 130);
     end(run, SIGKILL);
-    ck_assert_int_gt(read(terminal, text, sizeof text - 1), 0);
     out = text;
     has("a: [4/5] train");
     has("\033[K\r\n");   /* the rest of the line is emptied */
-    has("\033[1A\ra: "); /* one up, and again */
+    has(again);
     close(other);
     close(terminal);
 }
