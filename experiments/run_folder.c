@@ -103,7 +103,8 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 /* A folder with files of others is no place for a run. */
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
-    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial", "run.lock", "log.txt"};
+    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial",
+                                       "run.lock", "log.txt", BK_BEACON_FILE};
     DIR *d = opendir(r->dir);
     bk_status st = BK_OK;
     if (!d) return bk_fail_errno(err, "%s", r->dir);
@@ -187,7 +188,7 @@ bk_status bk_run_manifest(bk_run *r, bk_error *err)
 
 bk_status bk_run_finish(const bk_run *r, const char *summary, bk_error *err)
 {
-    static const char *const but[] = {"log.txt", "summary.json", NULL};
+    static const char *const but[] = {"log.txt", BK_BEACON_FILE, "summary.json", NULL};
     char sums[BK_RUN_PATH], path[BK_RUN_PATH], hex[65], *others = NULL, *lines = NULL, *text = NULL;
     bk_run_path(r, BK_SUMS_NAME, sums, sizeof sums);
     bk_run_path(r, "summary.json", path, sizeof path);

@@ -1,17 +1,16 @@
 #include "experiments/run_view.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "experiments/printable.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/lock.h"
 
 #define PATH_ROOM 4400
 #define TAIL      4096 /* bytes at the end of metrics.jsonl and log.txt that are looked at: many lines */
@@ -28,21 +27,15 @@ static bool has(const char *dir, const char *name)
     return bk_exists(in_dir(dir, name, path));
 }
 
-bool bk_is_run_folder(const char *dir)
-{
-    return has(dir, "config.yaml") && (has(dir, "lock") || has(dir, "manifest.json"));
-}
-
-/* Whoever looks takes the lock for a moment, shared so that two who look do not see each other; a run that begins just
- * then tries again. */
-bool bk_is_locked(const char *dir, const char *name)
+static bk_lock_state lock_of(const char *dir)
 {
     char path[PATH_ROOM];
-    int fd = open(in_dir(dir, name, path), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd);
-    return held;
+    return bk_lock_look(in_dir(dir, "run.lock", path));
+}
+
+bool bk_is_run_folder(const char *dir)
+{
+    return has(dir, "config.yaml") && (has(dir, "manifest.json") || lock_of(dir) != BK_LOCK_NONE);
 }
 
 /* The last bytes of a file, from the start of a line; "" if there is none. */
@@ -115,10 +108,10 @@ bk_status bk_run_view_read(const char *dir, bk_run_view *v, bk_error *err)
     if (bk_exists(dir) && !bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s is no folder; name the one of the run", dir);
     if (!bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s: there is no such folder; a run makes it when it begins", dir);
     if (!bk_is_run_folder(dir))
-        return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or lock is missing", dir);
+        return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or manifest.json is missing", dir);
     v->told = bk_beacon_read(dir, &v->at);
     read_metrics(dir, v);
-    bool held = bk_is_locked(dir, "lock"); /* looked at before summary.json, which a run writes before it lets go */
+    bool held = lock_of(dir) == BK_LOCK_HELD; /* looked at before summary.json, which a run writes before it lets go */
     if (read_summary(dir, v))
         v->state = BK_VIEW_FINISHED;
     else

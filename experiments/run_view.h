@@ -21,9 +21,7 @@ typedef struct bk_run_view {
     char why[256];            /* stopped: the error that log.txt ends with, "" if it does not end with one */
 } bk_run_view;
 
-/* True while a process holds the lock file of that name in the folder. */
-bool bk_is_locked(const char *dir, const char *name);
-/* True if the folder is one of a run: config.yaml and a lock or a manifest are there. */
+/* True if the folder is one of a run: config.yaml, and a manifest or a lock. */
 bool bk_is_run_folder(const char *dir);
 /* BK_EIO: no such folder, or not one of a run. Files that are damaged or half written count as absent. */
 bk_status bk_run_view_read(const char *dir, bk_run_view *v, bk_error *err) BK_MUST_USE;

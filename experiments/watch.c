@@ -1,10 +1,13 @@
 /* brick watch: follows a run, or every run of a folder, from another terminal. It reads what they write and writes
  * nothing. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "experiments/options.h"
 #include "experiments/printable.h"
@@ -214,10 +217,20 @@ static bk_status show(watch *w, bk_error *err)
 
 /* --- following --- */
 
+static bool sweep_goes_on(const char *dir)
+{
+    char *lock = bk_path_join(dir, SWEEP_LOCK);
+    int fd = lock ? open(lock, O_RDONLY | O_CLOEXEC) : -1;
+    bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
+    if (fd >= 0) close(fd);
+    free(lock);
+    return held;
+}
+
 static bool ended(const watch *w)
 {
     if (w->count[BK_VIEW_RUNNING]) return false;
-    if (w->sweep) return !bk_is_locked(w->dir, SWEEP_LOCK);
+    if (w->sweep) return !sweep_goes_on(w->dir);
     return !w->folder || bk_seconds() - w->moved > STILL_S;
 }
 

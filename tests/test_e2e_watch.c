@@ -48,7 +48,7 @@ static void end(pid_t pid, int with)
 START_TEST(follows_a_run_to_its_end)
 {
     pid_t run = e2e_start("run run.yaml --set train.epochs=300 --out a");
-    wait_for("a/lock");
+    wait_for("a/log.txt");
     e2e_brick(0, "watch a --interval 0.1");
     out = e2e_text("out");
     has("a: [4/5] train");

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 #include "experiments/run_view.h"
 #include "experiments/watch_text.h"
 #include "io/file.h"
+#include "io/lock.h"
 #include "tests/count_alloc.h"
 
 static char dir[64], line[BK_WATCH_LINE];
@@ -46,7 +47,7 @@ static void setup(void)
     strcpy(dir, "/tmp/bk_watch_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
     put("config.yaml", "");
-    put("lock", "");
+    put("manifest.json", "{}");
 }
 
 static void teardown(void)
@@ -72,11 +73,13 @@ static void publish(bk_beacon *b)
     bk_progress_step(&p, 1250);
 }
 
-static int hold_lock(void)
+static bk_lock held;
+
+static void hold_lock(void)
 {
-    int fd = open(at("lock"), O_RDWR);
-    ck_assert_int_eq(flock(fd, LOCK_EX | LOCK_NB), 0);
-    return fd;
+    bk_lock_owner owner;
+    must(bk_lock_try(&held, at("run.lock"), &owner, &err));
+    ck_assert_ptr_nonnull(held.path);
 }
 
 /* --- records --- */
@@ -199,12 +202,12 @@ START_TEST(running_run_shows_block_epoch_and_losses)
     bk_beacon b;
     publish(&b);
     put("metrics.jsonl", "{\"block\": 12, \"epoch\": 2, \"loss\": 1}\n" EPOCH3);
-    int lock = hold_lock();
+    hold_lock();
     look();
     ck_assert_int_eq(view.state, BK_VIEW_RUNNING);
     ck_assert_str_eq(line,
                      "[4/5] train 42%, 2m20s left, block 13/30, epoch 3/20, loss 1.200e-04, validation 3.400e-04");
-    close(lock);
+    bk_lock_release(&held);
     bk_beacon_close(&b);
 }
 END_TEST
@@ -240,10 +243,10 @@ END_TEST
 
 START_TEST(run_that_has_just_begun_is_no_error)
 {
-    int lock = hold_lock();
+    hold_lock();
     look();
     ck_assert_str_eq(line, "begins");
-    close(lock);
+    bk_lock_release(&held);
 }
 END_TEST
 
@@ -279,11 +282,11 @@ START_TEST(summary_is_the_end_also_while_the_lock_is_held)
 {
     put("summary.json",
         "{\"ppl\": {\"fp\": 11.5, \"final\": 12.25}, \"blocks\": [{\"fell_back\": true}, {\"fell_back\": false}]}");
-    int lock = hold_lock();
+    hold_lock();
     look();
     ck_assert_int_eq(view.state, BK_VIEW_FINISHED);
     ck_assert_str_eq(line, "finished: perplexity 12.2500, full precision 11.5000; 1 blocks could not be trained");
-    close(lock);
+    bk_lock_release(&held);
 }
 END_TEST
 
@@ -292,29 +295,34 @@ START_TEST(run_without_a_word_for_long_is_called_silent)
     bk_beacon b;
     publish(&b);
     bk_beacon_close(&b);
-    int lock = hold_lock();
+    hold_lock();
     look();
     ck_assert_ptr_null(strstr(line, "silent"));
     view.at.updated -= 300;
     bk_watch_line(&view, line);
     ck_assert_ptr_nonnull(strstr(line, "silent for 5m"));
-    close(lock);
+    bk_lock_release(&held);
 }
 END_TEST
 
-START_TEST(watching_does_not_see_itself)
+/* The owner of the lock is a process that has ended. */
+START_TEST(lock_of_a_dead_process_is_none)
 {
-    int other = open(at("lock"), O_RDONLY);
-    ck_assert_int_eq(flock(other, LOCK_SH | LOCK_NB), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        hold_lock();
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     look();
     ck_assert_int_eq(view.state, BK_VIEW_STOPPED);
-    close(other);
+    ck_assert_int_eq(bk_lock_look(at("run.lock")), BK_LOCK_DEAD);
 }
 END_TEST
 
 START_TEST(other_folders_are_refused)
 {
-    ck_assert_int_eq(unlink(at("lock")), 0);
+    ck_assert_int_eq(unlink(at("manifest.json")), 0);
     ck_assert_int_eq(bk_run_view_read(dir, &view, &err), BK_EIO);
     ck_assert_int_eq(bk_run_view_read("/nowhere", &view, &err), BK_EIO);
 }
@@ -326,7 +334,7 @@ START_TEST(rows_align_with_their_head)
     char head[BK_WATCH_LINE];
     publish(&b);
     put("metrics.jsonl", EPOCH3);
-    int lock = hold_lock();
+    hold_lock();
     look();
     bk_watch_head(10, head);
     bk_watch_row("a", 10, &view, line);
@@ -337,7 +345,7 @@ START_TEST(rows_align_with_their_head)
         ck_assert_msg(h && r, "%s", pairs[i][0]);
         ck_assert_int_eq(h - head + (long)strlen(pairs[i][0]), r - line + (long)strlen(pairs[i][1]));
     }
-    close(lock);
+    bk_lock_release(&held);
     bk_beacon_close(&b);
 }
 END_TEST
@@ -375,7 +383,7 @@ int main(void)
     tcase_add_test(t, killed_run_has_no_last_words);
     tcase_add_test(t, summary_is_the_end_also_while_the_lock_is_held);
     tcase_add_test(t, run_without_a_word_for_long_is_called_silent);
-    tcase_add_test(t, watching_does_not_see_itself);
+    tcase_add_test(t, lock_of_a_dead_process_is_none);
     tcase_add_test(t, other_folders_are_refused);
     tcase_add_test(t, rows_align_with_their_head);
     tcase_add_test(t, advice_is_quoted_for_a_shell);
