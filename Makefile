@@ -37,6 +37,8 @@ EXPOBJ  := $(EXPSRC:%.c=$(BUILD)/obj/%.o)
 # What is installed: headers that do not bring a library of one folder along.
 HEADERS  = brick.h $(shell grep -L '^.include <\(hdf5\|jansson\|pcre2\|utf8proc\|openssl\|cblas\|omp\)' \
                $(wildcard backends/*.h backends/scalar/*.h $(foreach d,autograd ops io quant blocks,$(d)/*.h $(d)/*.def)))
+# What the program prints of itself, and where under share/ it is looked for.
+SHARED_TEXTS := man:man/man1/brick.1 bash:bash-completion/completions/brick zsh:zsh/site-functions/_brick
 TESTSRC := $(sort $(wildcard tests/test_*.c))
 TESTAUX := $(filter-out $(TESTSRC),$(sort $(wildcard tests/*.c)))
 TESTBIN := $(TESTSRC:tests/%.c=$(BUILD)/tests/%)
@@ -145,9 +147,13 @@ fuzz:
 	@$(PARALLEL) CC=clang SAN=fuzz CFLAGS="-O1 -g" fuzz-build
 	@scripts/fuzz.sh build-fuzz-clang $(notdir $(FUZZBIN))
 
-## make install       program, libraries, headers and brick.pc under PREFIX=/usr/local (DESTDIR too)
+## make install       program, manual page, completion, libraries, headers and brick.pc under PREFIX=/usr/local (DESTDIR too)
 install: all
 	install -D -m 755 $(BUILD)/brick $(DESTDIR)$(PREFIX)/bin/brick
+	@for f in $(SHARED_TEXTS); do \
+	    echo "$(BUILD)/brick completion $${f%%:*} >$(DESTDIR)$(PREFIX)/share/$${f#*:}"; \
+	    mkdir -p "$$(dirname $(DESTDIR)$(PREFIX)/share/$${f#*:})" && \
+	    $(BUILD)/brick completion $${f%%:*} >$(DESTDIR)$(PREFIX)/share/$${f#*:} || exit 1; done
 	install -D -m 644 $(BUILD)/libbrick.a $(DESTDIR)$(PREFIX)/lib/libbrick.a
 	install -D -m 755 $(BUILD)/libbrick.so $(DESTDIR)$(PREFIX)/lib/libbrick.so
 	@for h in $(HEADERS); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/brick/$$h || exit 1; done

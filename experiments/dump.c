@@ -367,7 +367,7 @@ int bk_verb_dump(int argc, char **argv)
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"dump", "activations of chosen blocks and sites into HDF5", opts,
                         "brick dump --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/alice29.txt --windows 4 "
-                        "--sites down_in,key --out x.h5\n"};
+                        "--sites down_in,key --out dump.h5\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     dump_state s = {.a = &a};

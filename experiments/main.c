@@ -12,16 +12,6 @@
 #include "experiments/verbs.h"
 #include "experiments/version.h"
 
-static const struct {
-    const char *name, *about;
-    int (*run)(int argc, char **argv);
-} verbs[] = {
-#define BK_VERB(name, about) {#name, about, bk_verb_##name},
-#include "experiments/verbs.def"
-#undef BK_VERB
-};
-#define N_VERBS (sizeof verbs / sizeof verbs[0])
-
 /* OpenBLAS maps work memory for every thread before main, and versions below 0.3.30 try for ever where the system refuses it. What
  * stands in the program's .preinit_array runs before its libraries start: it sets a clock of processor time, which main stops. */
 #define START_SECONDS 3 /* a start takes a hundredth of this */
@@ -50,24 +40,36 @@ static void watch_start(int argc, char **argv, char **env)
 }
 static void (*const before_libraries)(int, char **, char **) __attribute__((section(".preinit_array"), used)) = watch_start;
 
+static void print_terms(FILE *to, const char *title, const bk_term *terms)
+{
+    fprintf(to, "\n%s:\n", title);
+    for (const bk_term *t = terms; t->name; t++) fprintf(to, "  %-16s %s\n", t->name, t->about);
+}
+
 static void help(FILE *to)
 {
-    fputs("usage: brick VERB [arguments]\n\nblock reconstruction of quantized Llama-style models\n\n", to);
-    for (size_t i = 0; i < N_VERBS; i++) fprintf(to, "  %-10s %s\n", verbs[i].name, verbs[i].about);
-    fputs("\nbrick VERB --help tells its options; brick --version the version.\n"
-          "Results go to stdout, progress and messages to stderr.\n"
-          "Environment: BRICK_LOG, BRICK_CACHE, OMP_NUM_THREADS, NO_COLOR.\n"
-          "Exit codes: 0 done, 2 usage or config, 3 input file, 4 numerics, 5 out of memory or disk, 130 interrupted.\n", to);
+    fputs("usage: brick VERB [arguments]\n\nblock reconstruction of quantized Llama-style models\n", to);
+    for (int i = 0; i < bk_verb_count; i++) {
+        const char *heading = bk_verb_heading(bk_verbs[i].name);
+        if (heading) fprintf(to, "\n%s:\n", heading);
+        fprintf(to, "  %-10s %s\n", bk_verbs[i].name, bk_verbs[i].about);
+    }
+    fputs("\nbrick VERB --help tells its options, with examples; brick --version the version.\n"
+          "Results go to stdout, progress and messages to stderr.\n",
+          to);
+    print_terms(to, "environment", bk_environment);
+    print_terms(to, "exit codes", bk_exit_meanings);
 }
 
 static int unknown_verb(const char *typed)
 {
-    const char *names[N_VERBS];
+    const char *names[64];
     char near[128];
-    for (size_t i = 0; i < N_VERBS; i++) names[i] = verbs[i].name;
+    int n = 0;
+    for (; n < bk_verb_count && n < 64; n++) names[n] = bk_verbs[n].name;
     bk_error err = {0};
     bk_status status = bk_fail(&err, BK_EINVAL, "unknown verb '%.60s'%s (brick --help lists them)", typed,
-                               bk_suggest_text(typed, names, N_VERBS, near, sizeof near));
+                               bk_suggest_text(typed, names, (size_t)n, near, sizeof near));
     return bk_exit_report(status, &err);
 }
 
@@ -77,6 +79,8 @@ static int dispatch(int argc, char **argv)
         help(stderr);
         return BK_EXIT_USAGE;
     }
+    if (argc == 3 && strcmp(argv[1], "help") == 0 && strcmp(argv[2], "help") != 0)
+        return dispatch(3, (char *[]){argv[0], argv[2], "--help", NULL});
     if (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         help(stdout);
         return BK_EXIT_OK;
@@ -85,8 +89,8 @@ static int dispatch(int argc, char **argv)
         puts("brick " BK_VERSION);
         return BK_EXIT_OK;
     }
-    for (size_t i = 0; i < N_VERBS; i++)
-        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
+    for (int i = 0; i < bk_verb_count; i++)
+        if (strcmp(argv[1], bk_verbs[i].name) == 0) return bk_verbs[i].run(argc - 1, argv + 1);
     return unknown_verb(argv[1]);
 }
 
@@ -109,6 +113,7 @@ int main(int argc, char **argv)
     bk_error err = {0};
     set_clock(0, SIG_DFL);
     bk_signals_install();
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* who reads a pipe gets whole lines, as they come */
     bk_status status = bk_log_init(&err);
     if (status) return bk_exit_report(status, &err);
     return flush_results(dispatch(argc, argv));

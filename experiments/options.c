@@ -19,9 +19,14 @@ static int count(const bk_cli *cli)
     return n;
 }
 
-static bool positional(const bk_opt *o)
+bool bk_opt_is_positional(const bk_opt *o)
 {
     return o->name[0] != '-';
+}
+
+bool bk_opt_is_required(const bk_opt *o)
+{
+    return o->initial && !*o->initial;
 }
 
 static bk_status bad(const bk_cli *cli, const bk_opt *o, const char *value, const char *what, bk_error *err)
@@ -80,7 +85,7 @@ static bk_status unknown_option(const bk_cli *cli, const char *arg, bk_error *er
     size_t n = 1;
     char typed[64], near[128];
     for (const bk_opt *o = cli->opts; o->name && n <= MAX_OPTS; o++)
-        if (!positional(o)) names[n++] = o->name;
+        if (!bk_opt_is_positional(o)) names[n++] = o->name;
     snprintf(typed, sizeof typed, "%.*s", (int)strcspn(arg, "="), arg);
     return bk_fail(err, BK_EINVAL, "%s: unknown option '%s'%s (brick %s --help lists them)", cli->verb, typed,
                    bk_suggest_text(typed, names, n, near, sizeof near), cli->verb);
@@ -89,7 +94,7 @@ static bk_status unknown_option(const bk_cli *cli, const char *arg, bk_error *er
 static const bk_opt *find(const bk_cli *cli, const char *arg, size_t len)
 {
     for (const bk_opt *o = cli->opts; o->name; o++)
-        if (!positional(o) && strlen(o->name) == len && strncmp(o->name, arg, len) == 0) return o;
+        if (!bk_opt_is_positional(o) && strlen(o->name) == len && strncmp(o->name, arg, len) == 0) return o;
     return NULL;
 }
 
@@ -97,7 +102,7 @@ static const bk_opt *find(const bk_cli *cli, const char *arg, size_t len)
 static const bk_opt *nth_positional(const bk_cli *cli, int i)
 {
     for (const bk_opt *o = cli->opts; o->name; o++)
-        if (positional(o) && (o->type == BK_OPT_LIST || i-- == 0)) return o;
+        if (bk_opt_is_positional(o) && (o->type == BK_OPT_LIST || i-- == 0)) return o;
     return NULL;
 }
 
@@ -146,21 +151,22 @@ bk_status bk_cli_parse(const bk_cli *cli, int argc, char **argv, bool *help, bk_
         BK_TRY(take_value(cli, o, value, err));
     }
     for (int i = 0; i < n; i++)
-        if (!given[i] && cli->opts[i].initial && !*cli->opts[i].initial)
+        if (!given[i] && bk_opt_is_required(&cli->opts[i]))
             return bk_fail(err, BK_EINVAL, "%s: %s%s%s is required (brick %s --help)", cli->verb, cli->opts[i].name,
-                           positional(&cli->opts[i]) ? "" : " ", positional(&cli->opts[i]) ? "" : cli->opts[i].metavar, cli->verb);
+                           bk_opt_is_positional(&cli->opts[i]) ? "" : " ",
+                           bk_opt_is_positional(&cli->opts[i]) ? "" : cli->opts[i].metavar, cli->verb);
     return BK_OK;
 }
 
-static void usage(const bk_cli *cli, FILE *to)
+void bk_cli_usage(const bk_cli *cli, FILE *to)
 {
-    fprintf(to, "usage: brick %s", cli->verb);
+    fprintf(to, "brick %s", cli->verb);
     bool any = false;
     for (const bk_opt *o = cli->opts; o->name; o++) {
-        bool required = o->initial && !*o->initial;
-        const char *more = o->type == BK_OPT_LIST && positional(o) ? "..." : "";
-        any = any || (!positional(o) && !required);
-        if (positional(o))
+        bool required = bk_opt_is_required(o);
+        const char *more = o->type == BK_OPT_LIST && bk_opt_is_positional(o) ? "..." : "";
+        any = any || (!bk_opt_is_positional(o) && !required);
+        if (bk_opt_is_positional(o))
             fprintf(to, required ? " %s%s" : " [%s%s]", o->name, more);
         else if (required)
             fprintf(to, " %s %s", o->name, o->metavar);
@@ -187,16 +193,17 @@ static void print_examples(FILE *to, const char *examples)
 
 void bk_cli_help(const bk_cli *cli, FILE *to)
 {
-    usage(cli, to);
+    fputs("usage: ", to);
+    bk_cli_usage(cli, to);
     fprintf(to, "\n%s\n\n", cli->about);
     for (const bk_opt *o = cli->opts; o->name; o++) {
         char head[64];
-        const char *metavar = !positional(o) && o->metavar ? o->metavar : "";
+        const char *metavar = !bk_opt_is_positional(o) && o->metavar ? o->metavar : "";
         snprintf(head, sizeof head, "%s%s%s", o->name, *metavar ? " " : "", metavar);
         print_head(to, head);
         fputs(o->about, to);
         if (o->initial && *o->initial) fprintf(to, " (default %s)", o->initial);
-        if (o->initial && !*o->initial) fputs(" (required)", to);
+        if (bk_opt_is_required(o)) fputs(" (required)", to);
         if (o->type == BK_OPT_LIST) fputs(" (may be repeated)", to);
         fputc('\n', to);
     }
@@ -209,6 +216,12 @@ bool bk_cli_begin(const bk_cli *cli, int argc, char **argv, int *code)
 {
     bool help;
     bk_error err = {0};
+    if (argc == BK_CLI_ASK) {
+        const bk_cli_ask *ask = (const void *)argv;
+        ask->see(ask->user, cli);
+        *code = BK_EXIT_OK;
+        return false;
+    }
     *code = bk_exit_report(bk_cli_parse(cli, argc, argv, &help, &err), &err);
     return *code == BK_EXIT_OK && !help;
 }

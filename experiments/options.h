@@ -44,6 +44,19 @@ typedef struct bk_cli {
 bk_status bk_cli_parse(const bk_cli *cli, int argc, char **argv, bool *help, bk_error *err) BK_MUST_USE;
 void bk_cli_help(const bk_cli *cli, FILE *to);
 
+/* The tables live inside the verbs. A verb that is called as bk_verb_NAME(BK_CLI_ASK, (char **)ask), which no command line
+ * can do, shows its table to `see` and does nothing else: completion and manual come from there. */
+#define BK_CLI_ASK (-1)
+typedef struct bk_cli_ask {
+    void (*see)(void *user, const bk_cli *cli);
+    void *user;
+} bk_cli_ask;
+
+bool bk_opt_is_positional(const bk_opt *o);
+bool bk_opt_is_required(const bk_opt *o);
+/* "usage: brick VERB ..." without the first word, on one line. */
+void bk_cli_usage(const bk_cli *cli, FILE *to);
+
 /* What nearly every verb does first: parse; on help or error *code is the exit code and the result is false. */
 bool bk_cli_begin(const bk_cli *cli, int argc, char **argv, int *code);
 

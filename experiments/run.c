@@ -18,6 +18,7 @@ enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TRAIN, T_EVALUATE, T_TOTAL }
 bk_watch bk_run_begin_stage(bk_run *r, const char *name, int number, int64_t total)
 {
     bk_progress_begin(&r->progress, name, number, 5, total);
+    bk_progress_publish(&r->progress, &r->beacon);
     return bk_watch_progress(&r->progress);
 }
 
@@ -140,6 +141,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r, err);
+    bk_beacon_open(&r->beacon, r->dir, bk_source_config(r->src)->layers, r->cfg.train.epochs, start);
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
     BK_TRY(check_room(r, err));
     BK_TRY(bk_run_manifest(r, err));
@@ -170,6 +172,7 @@ void bk_run_close(bk_run *r)
     bk_source_close(r->plain);
     bk_source_close(r->src);
     bk_lab_close(&r->lab);
+    bk_beacon_close(&r->beacon);
     free(r->block);
     bk_lock_release(&r->lock);
 }

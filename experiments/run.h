@@ -3,6 +3,7 @@
 #define BK_RUN_H
 
 #include "blocks/recon.h"
+#include "experiments/beacon.h"
 #include "experiments/lab.h"
 #include "experiments/schema.h"
 #include "experiments/stage.h"
@@ -52,6 +53,7 @@ typedef struct bk_run {
     bool stopped;       /* which it did */
     bool all_fell_back; /* no block could be trained: exit 4, with everything written */
     bk_progress progress;
+    bk_beacon beacon;
 } bk_run;
 
 /* The whole of it. */

@@ -34,11 +34,8 @@ static bk_status lock_folder(bk_run *r, bk_error *err)
 bool bk_run_folder_busy(const char *dir)
 {
     char path[BK_RUN_PATH];
-    snprintf(path, sizeof path, "%s/lock", dir);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (fd >= 0) close(fd);
-    return busy;
+    snprintf(path, sizeof path, "%s/run.lock", dir);
+    return bk_lock_look(path) == BK_LOCK_HELD;
 }
 
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err)
@@ -114,7 +111,8 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 /* A folder with files of others is no place for a run. */
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
-    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial", "run.lock", "log.txt"};
+    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial",
+                                       "run.lock", "log.txt", BK_BEACON_FILE};
     DIR *d = opendir(r->dir);
     bk_status st = BK_OK;
     if (!d) return bk_fail_errno(err, "%s", r->dir);
@@ -198,7 +196,7 @@ bk_status bk_run_manifest(bk_run *r, bk_error *err)
 
 bk_status bk_run_finish(const bk_run *r, const char *summary, bk_error *err)
 {
-    static const char *const but[] = {"log.txt", "summary.json", NULL};
+    static const char *const but[] = {"log.txt", BK_BEACON_FILE, "summary.json", NULL};
     char sums[BK_RUN_PATH], path[BK_RUN_PATH], hex[65], *others = NULL, *lines = NULL, *text = NULL;
     bk_run_path(r, BK_SUMS_NAME, sums, sizeof sums);
     bk_run_path(r, "summary.json", path, sizeof path);

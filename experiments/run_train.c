@@ -402,6 +402,7 @@ bk_status bk_run_train(bk_run *r, bk_error *err)
     BK_TRY(bk_mkdir_p(dir, err));
     if (next) bk_log(BK_LOG_INFO, "resuming: %lld of %lld blocks are trained", (long long)next, (long long)layers);
     bk_watch watch = bk_run_begin_stage(r, "train", 4, layers * 100);
+    bk_progress_resume(&r->progress, next * 100);
     int64_t end = r->stop_after && r->stop_after < layers ? r->stop_after : layers;
     for (int64_t l = next; l < end; l++) BK_TRY(one_block(r, l, &watch, err));
     bk_run_end_stage(r);

@@ -186,8 +186,9 @@ int bk_verb_synth(int argc, char **argv)
     bool force = false;
     const bk_opt opts[] = {
         {.name = "--out", .type = BK_OPT_TEXT, .to = &dir, .metavar = "DIR", .initial = "", .about = "folder to write"},
-        {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "SHAPE", .initial = "llama",
-         .about = "llama, qwen2, qwen3, tied or tiny, and/or key=value,...: hidden inter layers heads kv_heads head_dim "
+        {.name = "--shape", .type = BK_OPT_TEXT, .to = &shape, .metavar = "llama|qwen2|qwen3|tied|tiny",
+         .initial = "llama",
+         .about = "a named shape and/or key=value,...: hidden inter layers heads kv_heads head_dim "
                   "vocab positions window"},
         {.name = "--seed", .type = BK_OPT_INT, .to = &seed, .metavar = "N", .initial = "1", .max = 1e15, .about = "of weights and texts"},
         {.name = "--documents", .type = BK_OPT_INT, .to = &documents, .metavar = "N", .initial = "32", .max = 1e5,

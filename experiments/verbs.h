@@ -9,7 +9,22 @@
 /* int bk_verb_NAME(int argc, char **argv): argv[0] is the verb; returns the exit code. */
 #define BK_VERB(name, about) int bk_verb_##name(int argc, char **argv);
 #include "experiments/verbs.def"
-#undef BK_VERB
+
+typedef struct bk_verb {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+} bk_verb;
+
+extern const bk_verb bk_verbs[]; /* of verbs.def */
+extern const int bk_verb_count;
+/* The heading of the group that begins with this verb; NULL if none does. */
+const char *bk_verb_heading(const char *name);
+
+/* What the help and the manual say of the environment and of the exit codes. */
+typedef struct bk_term {
+    const char *name, *about;
+} bk_term;
+extern const bk_term bk_environment[], bk_exit_meanings[]; /* end with a name of NULL */
 
 typedef enum {
     BK_EXIT_OK = 0,

@@ -131,6 +131,15 @@ bk_status bk_lock_try(bk_lock *l, const char *path, bk_lock_owner *owner, bk_err
     return BK_OK;
 }
 
+bk_lock_state bk_lock_look(const char *path)
+{
+    process me, owner;
+    char id[BK_LOCK_ID];
+    describe_myself(&me);
+    if (read_link(path, id, &owner) != 1) return BK_LOCK_NONE;
+    return is_dead(&owner, &me) ? BK_LOCK_DEAD : BK_LOCK_HELD;
+}
+
 void bk_lock_release(bk_lock *l)
 {
     char id[BK_LOCK_ID];

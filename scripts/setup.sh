@@ -48,6 +48,8 @@ for_check() { # optional for `make check` and `make fuzz`; .ci/run wants them al
     need llvm have llvm-cov
     need hdf5-tools have h5dump
     need shellcheck have shellcheck
+    need zsh have zsh
+    need groff-base have groff
     need python3 have python3
 }
 

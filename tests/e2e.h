@@ -45,7 +45,7 @@ void e2e_replace(const char *path, const char *from, const char *to); /* once; i
 void e2e_flip(const char *path, long offset);                         /* one bit; negative: from the end */
 void e2e_copy_tree(const char *from, const char *to);
 void e2e_remove(const char *path);
-/* Every file of a folder with its hash, sorted; locks and the ledger left out. */
+/* Every file of a folder with its hash, sorted; locks, the ledger and progress.json left out. */
 char *e2e_listing(const char *dir);
 /* Demands equal folders. */
 void e2e_same_tree(const char *a, const char *b);

@@ -23,6 +23,7 @@ ${CC:-gcc} -std=c11 -Wall -Werror user.c -o dynamic $(pkg-config --cflags --libs
 ${CC:-gcc} -std=c11 -Wall -Werror user.c -o static $(pkg-config --cflags brick) usr/lib/libbrick.a $(pkg-config --libs-only-other --static brick) \
     $(pkg-config --libs hdf5 openblas jansson yaml-0.1 libpcre2-8 libutf8proc libcrypto) -lm -lpthread
 for program in ./dynamic ./static; do [ "$("$program")" = "block 3" ]; done
+for text in man/man1/brick.1 bash-completion/completions/brick zsh/site-functions/_brick; do [ -s "usr/share/$text" ]; done
 for verb in '' run eval; do
     # shellcheck disable=SC2086 # no verb, no word
     usr/bin/brick $verb -h >/dev/null

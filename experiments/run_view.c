@@ -1,0 +1,121 @@
+#include "experiments/run_view.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "experiments/printable.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/lock.h"
+
+#define PATH_ROOM 4400
+#define TAIL      4096 /* bytes at the end of metrics.jsonl and log.txt that are looked at: many lines */
+
+static const char *in_dir(const char *dir, const char *name, char to[PATH_ROOM])
+{
+    snprintf(to, PATH_ROOM, "%s/%s", dir, name);
+    return to;
+}
+
+static bool has(const char *dir, const char *name)
+{
+    char path[PATH_ROOM];
+    return bk_exists(in_dir(dir, name, path));
+}
+
+static bk_lock_state lock_of(const char *dir)
+{
+    char path[PATH_ROOM];
+    return bk_lock_look(in_dir(dir, "run.lock", path));
+}
+
+bool bk_is_run_folder(const char *dir)
+{
+    return has(dir, "config.yaml") && (has(dir, "manifest.json") || lock_of(dir) != BK_LOCK_NONE);
+}
+
+/* The last bytes of a file, from the start of a line; "" if there is none. */
+static void tail(const char *dir, const char *name, char to[TAIL + 1])
+{
+    char path[PATH_ROOM];
+    to[0] = 0;
+    int fd = open(in_dir(dir, name, path), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    off_t size = lseek(fd, 0, SEEK_END), from = size > TAIL ? size - TAIL : 0;
+    ssize_t n = pread(fd, to, TAIL, from);
+    close(fd);
+    to[n > 0 ? n : 0] = 0;
+    char *line = from ? strchr(to, '\n') : NULL;
+    if (line) memmove(to, line + 1, strlen(line));
+}
+
+/* Takes the last line that has its end off the text and returns it, NULL if there is none; what stands behind it is a
+ * line that is being written, or that was when its writer was killed. */
+static char *pop_line(char *text)
+{
+    char *end = strrchr(text, '\n');
+    if (!end) return NULL;
+    *end = 0;
+    char *before = strrchr(text, '\n');
+    return before ? before + 1 : text;
+}
+
+static void read_metrics(const char *dir, bk_run_view *v)
+{
+    char text[TAIL + 1], *line;
+    bk_json *o = NULL;
+    tail(dir, "metrics.jsonl", text);
+    while (!o && (line = pop_line(text)))
+        if (bk_json_parse(line, strlen(line), "metrics.jsonl", &o, NULL)) o = NULL;
+    v->block = bk_json_int(bk_json_get(o, "block"), -1);
+    v->epoch = bk_json_int(bk_json_get(o, "epoch"), 0);
+    v->loss = bk_json_num(bk_json_get(o, "loss"), NAN);
+    v->val_loss = bk_json_num(bk_json_get(o, "val_loss"), NAN);
+    bk_json_free(o);
+}
+
+/* An error ends a log, but for the line that says how to go on. */
+static void read_why(const char *dir, bk_run_view *v)
+{
+    char text[TAIL + 1], *line;
+    tail(dir, "log.txt", text);
+    for (int i = 0; i < 2 && !*v->why && (line = pop_line(text)); i++)
+        if (strncmp(line, "error ", 6) == 0) bk_visible(line + 6, strlen(line + 6), v->why, sizeof v->why);
+}
+
+static bool read_summary(const char *dir, bk_run_view *v)
+{
+    char path[PATH_ROOM];
+    bk_json *o;
+    if (bk_json_load(in_dir(dir, "summary.json", path), &o, NULL)) return false;
+    const bk_json *ppl = bk_json_get(o, "ppl"), *blocks = bk_json_get(o, "blocks");
+    v->ppl_fp = bk_json_num(bk_json_get(ppl, "fp"), NAN);
+    v->ppl_final = bk_json_num(bk_json_get(ppl, "final"), NAN);
+    for (size_t i = 0; i < bk_json_size(blocks); i++)
+        v->fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    bk_json_free(o);
+    return true;
+}
+
+bk_status bk_run_view_read(const char *dir, bk_run_view *v, bk_error *err)
+{
+    *v = (bk_run_view){.block = -1, .loss = NAN, .val_loss = NAN, .ppl_fp = NAN, .ppl_final = NAN};
+    if (strlen(dir) > 4096) return bk_fail(err, BK_EINVAL, "the name of the folder is too long");
+    if (bk_exists(dir) && !bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s is no folder; name the one of the run", dir);
+    if (!bk_is_dir(dir)) return bk_fail(err, BK_EIO, "%s: there is no such folder; a run makes it when it begins", dir);
+    if (!bk_is_run_folder(dir))
+        return bk_fail(err, BK_EIO, "%s is not the folder of a run: config.yaml or manifest.json is missing", dir);
+    v->told = bk_beacon_read(dir, &v->at);
+    read_metrics(dir, v);
+    bool held = lock_of(dir) == BK_LOCK_HELD; /* looked at before summary.json, which a run writes before it lets go */
+    if (read_summary(dir, v))
+        v->state = BK_VIEW_FINISHED;
+    else
+        v->state = held ? BK_VIEW_RUNNING : BK_VIEW_STOPPED;
+    if (v->state == BK_VIEW_STOPPED) read_why(dir, v);
+    return BK_OK;
+}
