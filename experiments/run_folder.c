@@ -31,14 +31,11 @@ static bk_status lock_folder(bk_run *r, bk_error *err)
                    o.host, path);
 }
 
-bool bk_run_folder_busy(const char *dir)
+bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner)
 {
     char path[BK_RUN_PATH];
-    snprintf(path, sizeof path, "%s/lock", dir);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (fd >= 0) close(fd);
-    return busy;
+    snprintf(path, sizeof path, "%s/run.lock", dir);
+    return bk_lock_held(path, owner);
 }
 
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err)

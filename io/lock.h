@@ -26,6 +26,8 @@ typedef struct bk_lock_owner {
 /* Takes the lock, or leaves l->path NULL and tells the owner; never waits. Not recursive: a process that holds it gets it again.
  * What stands at PATH and is no lock: BK_EFORMAT. */
 bk_status bk_lock_try(bk_lock *l, const char *path, bk_lock_owner *owner, bk_error *err) BK_MUST_USE;
+/* Whether a process holds it, as far as can be seen from here, and which; nothing is changed. */
+bool bk_lock_held(const char *path, bk_lock_owner *owner);
 void bk_lock_release(bk_lock *l); /* one that is not held is legal */
 
 #endif
