@@ -62,7 +62,8 @@ void bk_run_close(bk_run *r);
 
 /* Parts, in the order in which they run (run_*.c). */
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
-bool bk_run_folder_busy(const char *dir); /* another process runs there */
+/* Whether another process runs there, and which. */
+bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner);
 /* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. */
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */

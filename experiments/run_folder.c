@@ -31,11 +31,11 @@ static bk_status lock_folder(bk_run *r, bk_error *err)
                    o.host, path);
 }
 
-bool bk_run_folder_busy(const char *dir)
+bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner)
 {
     char path[BK_RUN_PATH];
     snprintf(path, sizeof path, "%s/run.lock", dir);
-    return bk_lock_look(path) == BK_LOCK_HELD;
+    return bk_lock_look(path, owner) == BK_LOCK_HELD;
 }
 
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err)

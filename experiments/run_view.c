@@ -30,7 +30,8 @@ static bool has(const char *dir, const char *name)
 static bk_lock_state lock_of(const char *dir)
 {
     char path[PATH_ROOM];
-    return bk_lock_look(in_dir(dir, "run.lock", path));
+    bk_lock_owner owner;
+    return bk_lock_look(in_dir(dir, "run.lock", path), &owner);
 }
 
 bool bk_is_run_folder(const char *dir)

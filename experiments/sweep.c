@@ -1,12 +1,9 @@
 /* brick sweep: one config, many points. */
 #include "experiments/sweep_run.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "experiments/log.h"
@@ -14,18 +11,18 @@
 #include "experiments/plan.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
+#include "io/lock.h"
 
-/* Two sweeps of one host do not share a folder. Commands of --list do not come here: the locks of run folders keep
- * these apart. */
-static bk_status lock_folder(const char *dir, int *lock, bk_error *err)
+/* Two sweeps do not share a folder. Commands of --list do not come here: the locks of run folders keep these apart. */
+static bk_status lock_folder(const char *dir, bk_lock *lock, bk_error *err)
 {
     char path[BK_PATH_SIZE + 16];
+    bk_lock_owner owner;
     snprintf(path, sizeof path, "%s/sweep.lock", dir);
-    *lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-    if (*lock < 0) return bk_fail_errno(err, "%s", path);
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return BK_OK;
-    if (errno == EWOULDBLOCK) return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder", dir);
-    return bk_fail_errno(err, "locking %s", path);
+    BK_TRY(bk_lock_try(lock, path, &owner, err));
+    if (lock->path) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder (process %ld on host %s%s%s)", dir,
+                   owner.pid, owner.host, owner.here ? "" : "; if it is gone, remove ", owner.here ? "" : path);
 }
 
 /* What a run would refuse in its first second. Shapes are read once for points of one model. */
@@ -98,13 +95,13 @@ static int code_of_failures(const bk_sweep_run *r)
 
 static bk_status sweep(bk_sweep_run *r, bool json, int *code, bk_error *err)
 {
-    int lock = -1;
+    bk_lock lock = {.path = NULL};
     BK_TRY(bk_mkdir_p(r->dir, err));
     bk_status st = lock_folder(r->dir, &lock, err);
     if (!st) st = run_points(r, err);
     if (!st) st = bk_sweep_print(r->s, r->row, r->dir, json, err);
     if (!st) *code = code_of_failures(r);
-    if (lock >= 0) close(lock);
+    bk_lock_release(&lock);
     return st;
 }
 

@@ -265,11 +265,11 @@ static bk_status look(crew *w, int point, bool *done, bk_error *err)
     return bk_sweep_look(dir, w->cfg, &w->r->row[point], done, err);
 }
 
-static bool in_use(const bk_sweep_run *r, int point)
+static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
 {
     char dir[FOLDER];
     bk_sweep_point_dir(r, point, dir, sizeof dir);
-    return bk_run_folder_busy(dir);
+    return bk_run_folder_busy(dir, owner);
 }
 
 static void take_failure(crew *w, int point, int status)
@@ -290,13 +290,14 @@ static bk_status reap(crew *w, child *k, int status, bk_error *err)
     bool cut_short =
         w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
     child was = *k;
+    bk_lock_owner other;
     bk_sweep_row *row = &w->r->row[was.point];
     k->pid = 0;
     w->running--;
     row->state = BK_POINT_PENDING;
     row->message[0] = 0;
     BK_TRY(look(w, was.point, &done, err));
-    if (!well && !done && !cut_short && in_use(w->r, was.point)) { /* somebody was faster */
+    if (!well && !done && !cut_short && in_use(w->r, was.point, &other)) { /* somebody was faster */
         w->due[was.point] = true;
         w->n_due++;
         return BK_OK;
@@ -319,14 +320,24 @@ static bk_status reap_all(crew *w, bk_error *err)
 
 /* --- a round: every point that is due, to the end or to a number of blocks --- */
 
+static void say_in_use(crew *w, int point, const bk_lock_owner *o)
+{
+    const char *name = w->r->s->point[point].name;
+    if (w->elsewhere[point]) return;
+    w->elsewhere[point] = true;
+    if (o->here) bk_log(BK_LOG_INFO, "%s: another brick is running there (process %ld); waiting", name, o->pid);
+    else
+        bk_log(BK_LOG_INFO, "%s: another brick is running there (process %ld on host %s; if it is gone, remove "
+               "%s/%s/run.lock); waiting", name, o->pid, o->host, w->r->dir, name);
+}
+
 static int next_point(crew *w)
 {
+    bk_lock_owner owner;
     for (int i = 0; i < w->r->s->n; i++) {
         if (!w->due[i]) continue;
-        if (!in_use(w->r, i)) return i;
-        if (!w->elsewhere[i])
-            bk_log(BK_LOG_INFO, "%s: another brick is running there; waiting", w->r->s->point[i].name);
-        w->elsewhere[i] = true;
+        if (!in_use(w->r, i, &owner)) return i;
+        say_in_use(w, i, &owner);
     }
     return -1;
 }

@@ -1,10 +1,8 @@
 /* brick watch: follows a run, or every run of a folder, from another terminal. It reads what they write and writes
  * nothing. */
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "experiments/verbs.h"
 #include "experiments/watch_text.h"
 #include "io/file.h"
+#include "io/lock.h"
 
 #define SLICE_S 0.05 /* of a pause: how late a signal is seen */
 /* Runs of a folder that nobody leads have ended when none goes on for so long: another may just be beginning. */
@@ -219,10 +218,9 @@ static bk_status show(watch *w, bk_error *err)
 
 static bool sweep_goes_on(const char *dir)
 {
+    bk_lock_owner owner;
     char *lock = bk_path_join(dir, SWEEP_LOCK);
-    int fd = lock ? open(lock, O_RDONLY | O_CLOEXEC) : -1;
-    bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;
-    if (fd >= 0) close(fd);
+    bool held = lock && bk_lock_look(lock, &owner) == BK_LOCK_HELD;
     free(lock);
     return held;
 }

@@ -106,6 +106,13 @@ static bk_status held(bk_lock *l, const char *path, bk_error *err)
     return bk_fail(err, BK_ENOMEM, "no memory for a lock");
 }
 
+static void tell_owner(const process *p, const process *me, bk_lock_owner *owner)
+{
+    strcpy(owner->host, p->host);
+    owner->pid = p->pid;
+    owner->here = is_here(p, me);
+}
+
 bk_status bk_lock_try(bk_lock *l, const char *path, bk_lock_owner *owner, bk_error *err)
 {
     process me, other = {0};
@@ -125,19 +132,19 @@ bk_status bk_lock_try(bk_lock *l, const char *path, bk_lock_owner *owner, bk_err
         remove_dead(path, id, &me);
         strcpy(owner->dead, id);
     }
-    strcpy(owner->host, other.host);
-    owner->pid = other.pid;
-    owner->here = is_here(&other, &me);
+    tell_owner(&other, &me, owner);
     return BK_OK;
 }
 
-bk_lock_state bk_lock_look(const char *path)
+bk_lock_state bk_lock_look(const char *path, bk_lock_owner *owner)
 {
-    process me, owner;
+    process me, other = {0};
     char id[BK_LOCK_ID];
     describe_myself(&me);
-    if (read_link(path, id, &owner) != 1) return BK_LOCK_NONE;
-    return is_dead(&owner, &me) ? BK_LOCK_DEAD : BK_LOCK_HELD;
+    *owner = (bk_lock_owner){.pid = 0};
+    if (read_link(path, id, &other) != 1) return BK_LOCK_NONE;
+    tell_owner(&other, &me, owner);
+    return is_dead(&other, &me) ? BK_LOCK_DEAD : BK_LOCK_HELD;
 }
 
 void bk_lock_release(bk_lock *l)

@@ -26,9 +26,10 @@ typedef struct bk_lock_owner {
 /* Takes the lock, or leaves l->path NULL and tells the owner; never waits. Not recursive: a process that holds it gets it again.
  * What stands at PATH and is no lock: BK_EFORMAT. */
 bk_status bk_lock_try(bk_lock *l, const char *path, bk_lock_owner *owner, bk_error *err) BK_MUST_USE;
-/* Looks without touching it. An owner on another host is taken for alive; what is no lock counts as none. */
+/* Looks without touching it, and tells the owner. One on another host is taken for alive; what is no lock counts as
+ * none. */
 typedef enum { BK_LOCK_NONE, BK_LOCK_HELD, BK_LOCK_DEAD } bk_lock_state;
-bk_lock_state bk_lock_look(const char *path);
+bk_lock_state bk_lock_look(const char *path, bk_lock_owner *owner);
 void bk_lock_release(bk_lock *l); /* one that is not held is legal */
 
 #endif

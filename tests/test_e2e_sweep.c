@@ -21,6 +21,12 @@ static void sweep_file(const char *yaml)
     e2e_write("sweep.yaml", yaml);
 }
 
+static bool busy(const char *dir)
+{
+    bk_lock_owner owner;
+    return bk_run_folder_busy(dir, &owner);
+}
+
 /* --- results --- */
 
 static bk_json *parse(const char *text)
@@ -264,7 +270,7 @@ START_TEST(interrupted_sweep_stops_its_points_and_says_130)
     wait_until("a/epochs=1000000,lr_quant=0.01/metrics.jsonl", "epoch", 1);
     kill(pid, SIGINT);
     ck_assert_int_eq(e2e_wait(pid), 130);
-    ck_assert(!bk_run_folder_busy("a/epochs=1000000,lr_quant=0.01"));
+    ck_assert(!busy("a/epochs=1000000,lr_quant=0.01"));
     ck_assert_int_eq(count("a/epochs=1000000,lr_quant=0.01.log", "interrupted"), 1);
     expect_cell("a", 5, "status", "pending");
     sweep_file(FOUR);
@@ -282,8 +288,8 @@ START_TEST(points_of_a_killed_sweep_stop)
     wait_until("a/epochs=1000000/metrics.jsonl", "epoch", 1);
     kill(pid, SIGKILL);
     e2e_wait(pid);
-    for (int i = 0; i < 4000 && bk_run_folder_busy("a/epochs=1000000"); i++) nanosleep(&pause, NULL);
-    ck_assert(!bk_run_folder_busy("a/epochs=1000000"));
+    for (int i = 0; i < 4000 && busy("a/epochs=1000000"); i++) nanosleep(&pause, NULL);
+    ck_assert(!busy("a/epochs=1000000"));
 }
 END_TEST
 

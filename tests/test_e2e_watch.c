@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -14,6 +13,7 @@
 
 #include "experiments/progress.h"
 #include "io/file.h"
+#include "io/lock.h"
 #include "tests/e2e.h"
 
 static char *out;
@@ -186,13 +186,14 @@ END_TEST
 START_TEST(folder_of_a_sweep_is_followed_until_the_sweep_ends)
 {
     e2e_brick(0, "run run.yaml --out r/a");
-    e2e_write("r/sweep.lock", "");
-    int lock = open("r/sweep.lock", O_RDWR | O_CLOEXEC);
-    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    bk_error err = {0};
+    bk_lock lock = {0};
+    bk_lock_owner owner;
+    ck_assert_int_eq(bk_lock_try(&lock, "r/sweep.lock", &owner, &err), BK_OK);
     pid_t watch = e2e_start("watch r --interval 0.1");
     nanosleep(&(struct timespec){0, 500000000}, NULL);
     ck_assert_int_eq(waitpid(watch, NULL, WNOHANG), 0);
-    close(lock);
+    bk_lock_release(&lock);
     ck_assert_int_eq(e2e_wait(watch), 0);
     out = e2e_text("out");
     has("a: finished: perplexity");

@@ -316,7 +316,9 @@ START_TEST(lock_of_a_dead_process_is_none)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     look();
     ck_assert_int_eq(view.state, BK_VIEW_STOPPED);
-    ck_assert_int_eq(bk_lock_look(at("run.lock")), BK_LOCK_DEAD);
+    bk_lock_owner owner;
+    ck_assert_int_eq(bk_lock_look(at("run.lock"), &owner), BK_LOCK_DEAD);
+    ck_assert_int_eq(owner.pid, pid);
 }
 END_TEST
 
