@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* False under a sanitizer, which has an allocator of its own: nothing is counted then. */
+/* False under a sanitizer and valgrind, which have allocators of their own: nothing is counted then. */
 bool bk_alloc_counted(void);
 void bk_alloc_count_from_here(void);
 long bk_alloc_count(void); /* calls of malloc, calloc, realloc, aligned_alloc, posix_memalign, mmap since then, by all threads */

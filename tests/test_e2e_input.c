@@ -384,7 +384,9 @@ START_TEST(hostile_gguf_files_are_refused)
     hostile(_i);
     e2e_brick(3, "eval --model bad.gguf --text ../m/eval.txt --seqlen 32");
     e2e_said("bad.gguf");
+    setenv("OMP_TOOL", "disabled", 1); /* inspect forks, and the tool of the thread sanitizer does not live through that */
     e2e_brick(3, "inspect bad.gguf --json");
+    unsetenv("OMP_TOOL");
     e2e_said("bad.gguf");
 }
 END_TEST

@@ -33,11 +33,12 @@ static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
 
 START_TEST(interrupted_run_says_so_and_resumes)
 {
-    long calls[3];
+    long idle[3], calls[3];
+    e2e_count(idle, "list schemes"); /* some OpenMP libraries read the clock too, before the program and after it */
     e2e_count(calls, "run run.yaml --out full");
     for (int i = 1; i <= 16; i += 3) {
         char at[32];
-        snprintf(at, sizeof at, "clock:%ld", calls[2] * i / 20);
+        snprintf(at, sizeof at, "clock:%ld", idle[2] + (calls[2] - 2 * idle[2]) * i / 20);
         e2e_remove("a");
         e2e_remove("cache");
         e2e_stop_at(at, stopping[_i]);
@@ -123,6 +124,12 @@ END_TEST
 
 static const long sizes[] = {2000, 6000, 12000, 25000, 50000, 120000};
 
+#if defined(__SANITIZE_THREAD__)
+#define LIMITS 0 /* the sanitizer writes a larger file itself when it starts */
+#else
+#define LIMITS (int)(sizeof sizes / sizeof sizes[0])
+#endif
+
 START_TEST(limit_of_file_size_is_a_full_disk)
 {
     full_run();
@@ -189,7 +196,7 @@ int main(void)
     tcase_add_test(t, hangup_is_ignored_under_nohup);
     tcase_add_test(t, reader_that_left_is_no_success_but_the_run_is_whole);
     tcase_add_test(t, full_stdout_is_no_success_but_the_run_is_whole);
-    tcase_add_loop_test(t, limit_of_file_size_is_a_full_disk, 0, sizeof sizes / sizeof sizes[0]);
+    tcase_add_loop_test(t, limit_of_file_size_is_a_full_disk, 0, LIMITS);
     tcase_add_test(t, full_disk_loses_nothing);
     tcase_add_test(t, folder_that_cannot_be_made_is_an_error);
     tcase_add_test(t, parent_that_is_read_only_is_an_error);

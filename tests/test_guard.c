@@ -83,8 +83,10 @@ START_TEST(impossible_sizes_are_refused)
 }
 END_TEST
 
-/* A sanitizer reports the forbidden access itself and exits. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* The address sanitizer reports the forbidden access itself and exits. With that of threads the tests run in one process, which a crash ends. */
+#if defined(__SANITIZE_THREAD__)
+#define ADD_CRASH(t, test) (void)(test)
+#elif defined(__SANITIZE_ADDRESS__)
 #define ADD_CRASH(t, test) tcase_add_exit_test(t, test, 1)
 #else
 #define ADD_CRASH(t, test) tcase_add_test_raise_signal(t, test, SIGSEGV)

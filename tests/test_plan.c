@@ -1,5 +1,6 @@
 /* brick plan: estimates from shapes alone, room, refusals. */
 #include <check.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,11 +231,13 @@ START_TEST(limited_address_space_is_seen)
     ck_assert_ptr_nonnull(f);
     ck_assert_int_eq(fscanf(f, "%lu", &pages), 1);
     fclose(f);
-    struct rlimit as;
-    ck_assert_int_eq(getrlimit(RLIMIT_AS, &as), 0);
+    struct rlimit was, as;
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &was), 0);
+    as = was;
     as.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)(512 * MIB);
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &as), 0);
     bk_room_measure(dir, &room);
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &was), 0);
     ck_assert_double_le(room.memory, 512 * MIB);
     ck_assert_double_gt(room.memory, 0);
 }
@@ -388,9 +391,18 @@ END_TEST
 static int plan_verb(const char *model, const char *config_path, const char *set)
 {
     char *argv[] = {(char *)"plan", (char *)"--json", (char *)"--model-config", (char *)model, (char *)config_path, (char *)"--set", (char *)set};
-    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
-    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
-    return bk_verb_plan(set ? 7 : 5, argv);
+    int out = dup(1), errors = dup(2), nowhere = open("/dev/null", O_WRONLY);
+    fflush(stdout);
+    dup2(nowhere, 1);
+    dup2(nowhere, 2);
+    int code = bk_verb_plan(set ? 7 : 5, argv);
+    fflush(stdout);
+    dup2(out, 1); /* Check reports there when it does not fork */
+    dup2(errors, 2);
+    close(out);
+    close(errors);
+    close(nowhere);
+    return code;
 }
 
 static const char *const paper[] = {"w4a4kv4-static", "w4a8kv4-static"};
