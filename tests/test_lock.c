@@ -129,6 +129,20 @@ START_TEST(another_process_of_the_same_number_is_not_the_owner)
 }
 END_TEST
 
+START_TEST(looking_at_it_changes_nothing)
+{
+    bk_lock_owner seen;
+    ck_assert_int_eq(bk_lock_look(path, &seen), BK_LOCK_NONE);
+    pid_t pid = holder();
+    ck_assert_int_eq(bk_lock_look(path, &seen), BK_LOCK_HELD);
+    ck_assert_int_eq(seen.pid, pid);
+    ck_assert(seen.here);
+    end(pid);
+    ck_assert_int_eq(bk_lock_look(path, &seen), BK_LOCK_DEAD);
+    ck_assert(there()); /* left to who takes it next */
+}
+END_TEST
+
 START_TEST(after_a_restart_of_the_host_it_is_free)
 {
     forge(0, 0, 0, 0x12345678, NULL);
@@ -226,6 +240,7 @@ int main(void)
     tcase_add_test(t, release_frees_it);
     tcase_add_loop_test(t, a_killed_owner_is_succeeded, 0, 2);
     tcase_add_test(t, another_process_of_the_same_number_is_not_the_owner);
+    tcase_add_test(t, looking_at_it_changes_nothing);
     tcase_add_test(t, after_a_restart_of_the_host_it_is_free);
     tcase_add_loop_test(t, an_owner_that_cannot_be_seen_keeps_it, 0, 2);
     tcase_add_loop_test(t, what_is_no_lock_is_left_alone, 0, 2);
