@@ -1,105 +1,196 @@
 #include "experiments/inspect_stats.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_CHANNELS = 1 << 20,
-    STEPS = 32,                               /* of the histogram in one octave: 1 / 32 apart at most */
-    LOW = -160, HIGH = 160,                   /* exponents that it tells apart */
-    BUCKETS = (HIGH - LOW) * STEPS + 1        /* bucket 0: zero and what is smaller than all the others */
-};
+/* ---- ranking ---- */
 
-bk_status bk_stats_init(bk_stats *s, int64_t row_len, bk_error *err)
+bk_status bk_peaks_init(bk_peaks *p, int cap, bk_error *err)
 {
-    *s = (bk_stats){.row_len = row_len, .min = INFINITY, .max = -INFINITY, .min_at = -1, .max_at = -1, .row = {.channel = -1}};
-    if (row_len == 0) return BK_OK;
-    s->histogram = calloc(BUCKETS, sizeof *s->histogram);
-    if (row_len <= MAX_CHANNELS) s->channel_max = calloc((size_t)row_len, sizeof *s->channel_max);
-    if (s->histogram && (s->channel_max || row_len > MAX_CHANNELS)) return BK_OK;
-    bk_stats_free(s);
-    return bk_fail(err, BK_ENOMEM, "no memory for the statistics of %lld channels", (long long)row_len);
+    *p = (bk_peaks){.item = calloc((size_t)cap, sizeof *p->item), .cap = cap};
+    return p->item ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for a list of %d", cap);
+}
+
+void bk_peaks_free(bk_peaks *p)
+{
+    free(p->item);
+    *p = (bk_peaks){0};
+}
+
+void bk_peaks_add(bk_peaks *p, const bk_peak *peak)
+{
+    if (p->n == p->cap && !(peak->size > p->item[p->cap - 1].size)) return;
+    int at = p->n < p->cap ? p->n++ : p->cap - 1;
+    for (; at > 0 && peak->size > p->item[at - 1].size; at--) p->item[at] = p->item[at - 1];
+    p->item[at] = *peak;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bk_lower_median(double *v, int64_t n)
+{
+    if (n == 0) return NAN;
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[(n - 1) / 2];
+}
+
+/* ---- rows ---- */
+
+void bk_rows_init(bk_rows *r, int64_t row_len, bk_row_fn *done, void *user)
+{
+    *r = (bk_rows){.row_len = row_len, .done = done, .user = user, .row = {.size = -1, .channel = -1}};
+}
+
+bk_status bk_rows_add(bk_rows *r, const double *v, int64_t n, bk_error *err)
+{
+    for (int64_t i = 0; i < n;) {
+        int64_t channel = r->n % r->row_len, left = r->row_len - channel, len = left < n - i ? left : n - i;
+        int64_t best = -1;
+        double size = r->row.size;
+        for (int64_t k = i; k < i + len; k++) {
+            double x = fabs(v[k]);
+            if (x > size && x <= DBL_MAX) size = x, best = k;
+        }
+        if (best >= 0) r->row = (bk_peak){.size = size, .value = v[best], .channel = channel + best - i};
+        i += len, r->n += len;
+        if (len < left) break;
+        r->row.at = r->n / r->row_len - 1;
+        BK_TRY(r->done(r->user, &r->row, err));
+        r->row = (bk_peak){.size = -1, .channel = -1};
+    }
+    return BK_OK;
+}
+
+/* Sizes are told apart by the first bits of a float: sign 0, exponent and the 10 bits of fraction that an f16 has. */
+enum { CUT = 13, SIZES = 1 << (31 - CUT) };
+
+static int64_t class_of(double size)
+{
+    float f = size > FLT_MAX ? FLT_MAX : (float)size;
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u >> CUT;
+}
+
+static double size_of(int64_t class)
+{
+    uint32_t u = (uint32_t)class << CUT;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static bk_status end_row(void *user, const bk_peak *row, bk_error *err)
+{
+    (void)err;
+    bk_stats *s = user;
+    if (row->channel < 0) return BK_OK;
+    bk_peaks_add(&s->rows, row);
+    s->row_sizes[class_of(row->size)]++;
+    s->n_rows++;
+    return BK_OK;
+}
+
+static double median_of_rows(const bk_stats *s)
+{
+    int64_t seen = 0;
+    for (int64_t i = 0; s->n_rows && i < SIZES; i++)
+        if ((seen += s->row_sizes[i]) > (s->n_rows - 1) / 2) return size_of(i);
+    return NAN;
+}
+
+/* ---- all values ---- */
+
+bk_status bk_stats_init(bk_stats *s, int64_t row_len, int top, bk_error *err)
+{
+    *s = (bk_stats){.row_len = row_len, .min = INFINITY, .max = -INFINITY, .min_at = -1, .max_at = -1, .nan_at = -1, .inf_at = -1,
+                    .row_median = NAN, .channel_median = NAN};
+    bk_status status = bk_peaks_init(&s->values, top, err);
+    if (status == BK_OK) status = bk_peaks_init(&s->rows, top, err);
+    if (status == BK_OK) status = bk_peaks_init(&s->channels, top, err);
+    if (status == BK_OK && row_len > 0) {
+        bool keep = row_len <= BK_CHANNELS_MAX;
+        bk_rows_init(&s->each_row, row_len, end_row, s);
+        s->row_sizes = calloc(SIZES, sizeof *s->row_sizes);
+        if (keep) s->channel = malloc((size_t)row_len * sizeof *s->channel);
+        if (!s->row_sizes || (keep && !s->channel))
+            status = bk_fail(err, BK_ENOMEM, "no memory for the statistics of %lld channels", (long long)row_len);
+        for (int64_t k = 0; s->channel && k < row_len; k++) s->channel[k] = (bk_peak){.size = -1, .at = -1, .channel = k};
+    }
+    if (status != BK_OK) bk_stats_free(s);
+    return status;
 }
 
 void bk_stats_free(bk_stats *s)
 {
-    free(s->histogram);
-    free(s->channel_max);
-    s->histogram = NULL;
-    s->channel_max = NULL;
+    bk_peaks_free(&s->values);
+    bk_peaks_free(&s->rows);
+    bk_peaks_free(&s->channels);
+    free(s->row_sizes);
+    free(s->channel);
+    s->row_sizes = NULL;
+    s->channel = NULL;
 }
 
-static void peaks_add(bk_peaks *p, bk_peak new)
+static void count_nonfinite(bk_stats *s, double v, int64_t flat)
 {
-    double size = fabs(new.value);
-    if (p->n == BK_PEAKS && size <= fabs(p->item[BK_PEAKS - 1].value)) return;
-    int at = p->n < BK_PEAKS ? p->n++ : BK_PEAKS - 1;
-    for (; at > 0 && size > fabs(p->item[at - 1].value); at--) p->item[at] = p->item[at - 1];
-    p->item[at] = new;
+    int64_t *first = isnan(v) ? &s->nan_at : &s->inf_at;
+    if (*first < 0) *first = flat;
+    if (isnan(v)) s->nan++;
+    else s->inf++;
 }
 
-static int bucket_of(double size)
+/* Returns how many are finite. */
+static int64_t add_values(bk_stats *s, const double *v, int64_t n)
 {
-    int e;
-    double fraction = frexp(size, &e); /* 0.5 .. 1 */
-    if (size == 0 || e <= LOW) return 0;
-    if (e > HIGH) return BUCKETS - 1;
-    return 1 + (e - 1 - LOW) * STEPS + (int)((fraction - 0.5) * 2 * STEPS);
-}
-
-static double middle_of(int bucket)
-{
-    if (bucket == 0) return 0;
-    int e = (bucket - 1) / STEPS + LOW, k = (bucket - 1) % STEPS;
-    return ldexp(1 + (k + 0.5) / STEPS, e);
-}
-
-static void end_row(bk_stats *s)
-{
-    if (s->row.channel < 0) return; /* nothing finite in it */
-    peaks_add(&s->rows, s->row);
-    s->histogram[bucket_of(fabs(s->row.value))]++;
-    s->n_rows++;
-    s->row.channel = -1;
-}
-
-static void add_to_row(bk_stats *s, double v, int64_t flat)
-{
-    int64_t row = flat / s->row_len, channel = flat % s->row_len;
-    if (channel == 0) end_row(s);
-    if (!isfinite(v)) return;
-    double size = fabs(v);
-    if (s->row.channel < 0 || size > fabs(s->row.value)) s->row = (bk_peak){v, row, channel};
-    if (s->channel_max && size > s->channel_max[channel]) s->channel_max[channel] = size;
-}
-
-static void add_value(bk_stats *s, double v, int64_t flat)
-{
-    if (!isfinite(v)) {
-        s->nan += isnan(v);
-        s->inf += isinf(v) != 0;
-        return;
+    int64_t zeros = 0, saturated = 0, nonfinite = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double size = fabs(v[i]);
+        if (!(size <= DBL_MAX)) {
+            count_nonfinite(s, v[i], s->n + i);
+            nonfinite++;
+            continue;
+        }
+        zeros += size == 0;
+        saturated += size == 65504.0;
+        if (v[i] < s->min) s->min = v[i], s->min_at = s->n + i;
+        if (v[i] > s->max) s->max = v[i], s->max_at = s->n + i;
+        if (s->values.n < s->values.cap || size > s->values.item[s->values.cap - 1].size)
+            bk_peaks_add(&s->values, &(bk_peak){.size = size, .value = v[i], .at = s->n + i});
     }
-    s->zeros += v == 0;
-    s->saturated += fabs(v) == 65504.0;
-    if (v < s->min) s->min = v, s->min_at = flat;
-    if (v > s->max) s->max = v, s->max_at = flat;
-    peaks_add(&s->values, (bk_peak){v, flat, 0});
+    s->zeros += zeros;
+    s->saturated += saturated;
+    return n - nonfinite;
 }
 
-/* The moments of a block about its own mean, then joined to those of all before. Source: P. Pebay, SAND2008-6212
- * (2008), eq. 2.1, 3.1. */
-static void join_moments(bk_stats *s, const double *v, int64_t n)
+static void add_channels(bk_stats *s, const double *v, int64_t n)
+{
+    int64_t row = s->n / s->row_len, k = s->n % s->row_len;
+    for (int64_t i = 0; i < n; i++) {
+        double size = fabs(v[i]);
+        if (size > s->channel[k].size && size <= DBL_MAX)
+            s->channel[k] = (bk_peak){.size = size, .value = v[i], .at = row, .channel = k};
+        if (++k == s->row_len) k = 0, row++;
+    }
+}
+
+/* The moments of a block of which `count` values are finite about its own mean, then joined to those of all before.
+ * Source: P. Pebay, SAND2008-6212 (2008), eq. 2.1, 3.1. */
+static void join_moments(bk_stats *s, const double *v, int64_t n, int64_t count)
 {
     double sum = 0, m2 = 0, m3 = 0, m4 = 0;
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (isfinite(v[i])) sum += v[i], count++;
     if (count == 0) return;
+    for (int64_t i = 0; i < n; i++)
+        if (fabs(v[i]) <= DBL_MAX) sum += v[i];
     double mean = sum / (double)count;
     for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(v[i])) continue;
+        if (!(fabs(v[i]) <= DBL_MAX)) continue;
         double d = v[i] - mean, d2 = d * d;
         m2 += d2, m3 += d2 * d, m4 += d2 * d2;
     }
@@ -112,19 +203,29 @@ static void join_moments(bk_stats *s, const double *v, int64_t n)
     s->finite += count;
 }
 
-void bk_stats_add(bk_stats *s, const double *v, int64_t n)
+bk_status bk_stats_add(bk_stats *s, const double *v, int64_t n, bk_error *err)
 {
-    for (int64_t i = 0; i < n; i++) {
-        add_value(s, v[i], s->n + i);
-        if (s->row_len) add_to_row(s, v[i], s->n + i);
-    }
-    join_moments(s, v, n);
+    join_moments(s, v, n, add_values(s, v, n));
+    if (s->channel) add_channels(s, v, n);
     s->n += n;
+    return s->row_len ? bk_rows_add(&s->each_row, v, n, err) : BK_OK;
 }
 
-void bk_stats_end(bk_stats *s)
+bk_status bk_stats_end(bk_stats *s, bk_error *err)
 {
-    if (s->row_len) end_row(s);
+    s->row_median = s->row_sizes ? median_of_rows(s) : NAN;
+    if (!s->channel) return BK_OK;
+    double *size = malloc((size_t)s->row_len * sizeof *size);
+    if (!size) return bk_fail(err, BK_ENOMEM, "no memory for the median of %lld channels", (long long)s->row_len);
+    int64_t n = 0;
+    for (int64_t k = 0; k < s->row_len; k++) {
+        if (s->channel[k].at < 0) continue; /* nothing finite in it */
+        bk_peaks_add(&s->channels, &s->channel[k]);
+        size[n++] = s->channel[k].size;
+    }
+    s->channel_median = bk_lower_median(size, n);
+    free(size);
+    return BK_OK;
 }
 
 double bk_stats_std(const bk_stats *s)
@@ -135,31 +236,4 @@ double bk_stats_std(const bk_stats *s)
 double bk_stats_kurtosis(const bk_stats *s)
 {
     return s->m2 > 0 ? (double)s->finite * s->m4 / (s->m2 * s->m2) : NAN;
-}
-
-double bk_stats_row_median(const bk_stats *s)
-{
-    int64_t seen = 0;
-    for (int i = 0; s->n_rows && i < BUCKETS; i++)
-        if ((seen += s->histogram[i]) > (s->n_rows - 1) / 2) return middle_of(i);
-    return NAN;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-bool bk_stats_channels(const bk_stats *s, bk_peaks *top, double *median)
-{
-    *top = (bk_peaks){0};
-    double *sorted = s->channel_max ? malloc((size_t)s->row_len * sizeof *sorted) : NULL;
-    if (!sorted) return false;
-    for (int64_t k = 0; k < s->row_len; k++) peaks_add(top, (bk_peak){s->channel_max[k], k, k});
-    memcpy(sorted, s->channel_max, (size_t)s->row_len * sizeof *sorted);
-    qsort(sorted, (size_t)s->row_len, sizeof *sorted, by_value);
-    *median = sorted[(s->row_len - 1) / 2];
-    free(sorted);
-    return true;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 static pthread_mutex_t hdf5_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -266,12 +267,20 @@ static bk_status open_hdf5(bk_store *s, const char *schema, bk_error *err)
     return bk_store_check_texts(s, err);
 }
 
+/* HDF5 locks a file that it writes; where there are no locks, nothing is known. */
+static bk_status check_no_writer(const bk_store *s, bk_error *err)
+{
+    if (flock(s->in.fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return BK_OK;
+    return bk_fail(err, BK_EFORMAT, "%s: still being written: another program has it open for writing", s->path);
+}
+
 bk_status bk_store_open(bk_store **out, const char *path, const char *schema, bk_error *err)
 {
     *out = NULL;
     bk_store *s = new_store(path);
     if (!s) return bk_fail(err, BK_ENOMEM, "%s: out of memory", path);
     bk_status status = bk_file_open(&s->in, path, err);
+    if (status == BK_OK) status = check_no_writer(s, err);
     if (status == BK_OK) {
         s->ch.read_fd = s->in.fd;
         s->ch.size = s->in.size;

@@ -131,7 +131,15 @@ const bk_store_object *bk_store_objects(const bk_store *s, int64_t *n);
 typedef bk_status bk_store_attr_fn(void *user, const char *name, const char *value, bool is_text, bk_error *err);
 bk_status bk_store_attrs(bk_store *s, const char *path, bk_store_attr_fn *fn, void *user, bk_error *err) BK_MUST_USE;
 
-/* Walks the values of a numeric dataset in row-major order, some at a time, in constant memory; `first` is the flat index of v[0]. */
+/* The values of a numeric dataset in row-major order, some at a time, in memory that does not depend on its size (a
+ * chunk that is compressed is held as a whole). Two scans may run side by side; datasets of the same shape come in the
+ * same pieces. */
+typedef struct bk_scan bk_scan;
+bk_status bk_scan_open(bk_scan **out, bk_store *s, const char *path, bk_error *err) BK_MUST_USE; /* no numbers: BK_EINVAL */
+bk_status bk_scan_next(bk_scan *c, const double **v, int64_t *n, bk_error *err) BK_MUST_USE; /* *n = 0 behind the last */
+void bk_scan_close(bk_scan *c); /* before its store; NULL is legal */
+
+/* The same with a function for the pieces; `first` is the flat index of v[0]. */
 typedef bk_status bk_store_scan_fn(void *user, const double *v, int64_t first, int64_t n, bk_error *err);
 bk_status bk_store_scan(bk_store *s, const char *path, bk_store_scan_fn *fn, void *user, bk_error *err) BK_MUST_USE;
 /* Reads a whole file, so that every checksum in it is looked at: BK_EFORMAT, naming the dataset, if one is wrong. */

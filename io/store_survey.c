@@ -45,12 +45,12 @@ static int64_t value_bytes(const bk_store_object *o)
     return o->elements * (bk_store_type_size(o->type) ? bk_store_type_size(o->type) : 1);
 }
 
-/* Reading values that are not in the file would make memory and time out of nothing. */
+/* Values that were never written are not in the file; reading them would make hours out of a few bytes. */
 static bk_status check_stored(const bk_store *s, const bk_store_object *o, bk_error *err)
 {
     if (o->stored_bytes >= value_bytes(o) / (o->gzip ? DEFLATE_MOST : 1)) return BK_OK;
-    return bk_fail(err, BK_EFORMAT, "%s: %s should hold %" PRId64 " values, but only %" PRId64 " bytes of it are in the file", s->path, o->path,
-                   o->elements, o->stored_bytes);
+    return bk_fail(err, BK_EFORMAT, "%s: %s should hold %" PRId64 " values, but only %" PRId64 " bytes of them are in the file: the others were never written",
+                   s->path, o->path, o->elements, o->stored_bytes);
 }
 
 bk_status bk_store_find_data(const bk_store *s, const char *path, const bk_store_object **out, bk_error *err)
