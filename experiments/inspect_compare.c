@@ -13,11 +13,8 @@ bk_status bk_comparison_init(bk_comparison *c, int64_t row_len, int top, bk_erro
     if (status == BK_OK) status = bk_peaks_init(&c->channels, top, err);
     if (status == BK_OK && row_len > 0 && row_len <= BK_CHANNELS_MAX) {
         c->channel = malloc((size_t)row_len * sizeof *c->channel);
-        c->channel_n = calloc((size_t)row_len, sizeof *c->channel_n);
-        if (!c->channel || !c->channel_n)
-            status = bk_fail(err, BK_ENOMEM, "no memory for the comparison of %lld channels", (long long)row_len);
-        else
-            for (int64_t k = 0; k < row_len; k++) c->channel[k] = no_pair;
+        if (!c->channel) status = bk_fail(err, BK_ENOMEM, "no memory for the comparison of %lld channels", (long long)row_len);
+        for (int64_t k = 0; c->channel && k < row_len; k++) c->channel[k] = no_pair;
     }
     if (status != BK_OK) bk_comparison_free(c);
     return status;
@@ -28,9 +25,7 @@ void bk_comparison_free(bk_comparison *c)
     bk_peaks_free(&c->rows);
     bk_peaks_free(&c->channels);
     free(c->channel);
-    free(c->channel_n);
     c->channel = NULL;
-    c->channel_n = NULL;
 }
 
 static bool is_finite(double v)
@@ -45,27 +40,26 @@ static void count_nonfinite(bk_comparison *c, int side, double v, int64_t flat)
     if (++*count == 1) *first = flat;
 }
 
-static void add_to(bk_peak *sums, int64_t *n, double error, double reference, int64_t row, int64_t channel)
+static void add_to(bk_peak *sums, double error, double reference, int64_t row, int64_t channel)
 {
     sums->size += error * error;
     sums->signal += reference * reference;
-    if (++*n == 1 || fabs(error) > fabs(sums->value)) sums->value = error, sums->at = row, sums->channel = channel;
+    if (++sums->n == 1 || fabs(error) > fabs(sums->value)) sums->value = error, sums->at = row, sums->channel = channel;
 }
 
-static bk_peak mean_of(const bk_peak *sums, int64_t n)
+static bk_peak mean_of(const bk_peak *sums)
 {
     bk_peak mean = *sums;
-    if (n > 0) mean.size /= (double)n, mean.signal /= (double)n;
+    if (mean.n > 0) mean.size /= (double)mean.n, mean.signal /= (double)mean.n;
     return mean;
 }
 
 static bk_status end_row(bk_comparison *c, int64_t row, bk_error *err)
 {
-    bk_peak mean = mean_of(&c->row, c->row_n);
+    bk_peak mean = mean_of(&c->row);
     mean.at = row;
-    if (c->row_n > 0) bk_peaks_add(&c->rows, &mean);
+    if (mean.n > 0) bk_peaks_add(&c->rows, &mean);
     c->row = no_pair;
-    c->row_n = 0;
     return c->on_row ? c->on_row(c->user, &mean, err) : BK_OK;
 }
 
@@ -87,8 +81,8 @@ static bk_status add_piece(bk_comparison *c, const double *value, const double *
             c->max_error = e, c->max_at = c->n + i;
             c->max_pair[0] = v, c->max_pair[1] = r;
         }
-        if (c->row_len) add_to(&c->row, &c->row_n, e, r, row, first + i);
-        if (c->channel) add_to(&c->channel[first + i], &c->channel_n[first + i], e, r, row, first + i);
+        if (c->row_len) add_to(&c->row, e, r, row, first + i);
+        if (c->channel) add_to(&c->channel[first + i], e, r, row, first + i);
     }
     c->error2 += error2, c->signal[0] += signal[0], c->signal[1] += signal[1], c->dot += dot;
     c->n += n;
@@ -109,8 +103,8 @@ bk_status bk_comparison_add(bk_comparison *c, const double *value, const double 
 void bk_comparison_end(bk_comparison *c)
 {
     for (int64_t k = 0; c->channel && k < c->row_len; k++) {
-        c->channel[k] = mean_of(&c->channel[k], c->channel_n[k]);
-        if (c->channel_n[k] > 0) bk_peaks_add(&c->channels, &c->channel[k]);
+        c->channel[k] = mean_of(&c->channel[k]);
+        if (c->channel[k].n > 0) bk_peaks_add(&c->channels, &c->channel[k]);
     }
 }
 

@@ -16,12 +16,10 @@ typedef struct bk_comparison {
     /* size: mean squared error over the compared pairs of a row or channel; signal: mean square of the reference;
      * value: largest error, which stands at row `at` and place `channel` of it. Without a pair channel is -1. */
     bk_peaks rows, channels;
-    bk_peak *channel;     /* [row_len]; sums until the end; NULL where the axis is too long to keep */
-    int64_t *channel_n;   /* [row_len] pairs compared */
-    bk_row_fn *on_row;    /* is told every row; may be NULL */
+    bk_peak *channel;  /* [row_len]; sums until the end; NULL where the axis is too long to keep */
+    bk_row_fn *on_row; /* is told every row; may be NULL */
     void *user;
     bk_peak row; /* the row being read, sums */
-    int64_t row_n;
 } bk_comparison;
 
 bk_status bk_comparison_init(bk_comparison *c, int64_t row_len, int top, bk_error *err) BK_MUST_USE;

@@ -27,19 +27,6 @@ void bk_peaks_add(bk_peaks *p, const bk_peak *peak)
     p->item[at] = *peak;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bk_lower_median(double *v, int64_t n)
-{
-    if (n == 0) return NAN;
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return v[(n - 1) / 2];
-}
-
 /* ---- rows ---- */
 
 void bk_rows_init(bk_rows *r, int64_t row_len, bk_row_fn *done, void *user)
@@ -211,6 +198,20 @@ bk_status bk_stats_add(bk_stats *s, const double *v, int64_t n, bk_error *err)
     return s->row_len ? bk_rows_add(&s->each_row, v, n, err) : BK_OK;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Puts v in order. */
+static double lower_median(double *v, int64_t n)
+{
+    if (n == 0) return NAN;
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return v[(n - 1) / 2];
+}
+
 bk_status bk_stats_end(bk_stats *s, bk_error *err)
 {
     s->row_median = s->row_sizes ? median_of_rows(s) : NAN;
@@ -223,7 +224,7 @@ bk_status bk_stats_end(bk_stats *s, bk_error *err)
         bk_peaks_add(&s->channels, &s->channel[k]);
         size[n++] = s->channel[k].size;
     }
-    s->channel_median = bk_lower_median(size, n);
+    s->channel_median = lower_median(size, n);
     free(size);
     return BK_OK;
 }

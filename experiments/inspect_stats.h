@@ -13,8 +13,9 @@
 typedef struct bk_peak {
     double size;         /* what they are ranked by: a magnitude, or a mean squared error */
     double value;        /* signed: the value; of a row or channel its largest one by magnitude */
-    double signal;       /* comparisons: mean square of the reference there */
+    double signal;       /* comparisons: mean square of the reference there, over n pairs */
     int64_t at, channel; /* flat index of a value; row and place in it of a row's or channel's largest value */
+    int64_t n;
 } bk_peak;
 
 typedef struct bk_peaks {
@@ -65,8 +66,5 @@ bk_status bk_stats_end(bk_stats *s, bk_error *err) BK_MUST_USE;
 
 double bk_stats_std(const bk_stats *s);      /* of the population; NaN without values */
 double bk_stats_kurtosis(const bk_stats *s); /* 3 for a normal distribution; NaN where there is no spread */
-
-/* Lower median of n numbers, which are put in order; NaN for none. */
-double bk_lower_median(double *v, int64_t n);
 
 #endif

@@ -67,7 +67,7 @@ static char *shown(const char *what, bool json)
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
-    OK(bk_inspect(path, what, json, out, &err));
+    OK(bk_inspect(&(bk_inspect_options){.file = path, .path = what, .json = json, .bins = -1}, out, &err));
     fclose(out);
     return text;
 }
@@ -180,12 +180,12 @@ START_TEST(statistics_agree_with_two_passes)
     }
     for (int i = 0; i < LEN; i++) m2 += pow(x[i] - mean, 2) / LEN, m4 += pow(x[i] - mean, 4) / LEN;
     bk_stats st;
-    OK(bk_stats_init(&st, ROW, &err));
+    OK(bk_stats_init(&st, ROW, 8, &err));
     for (int at = 0, step = 1; at < LEN; at += step, step = step * 3 % 127) { /* ragged blocks */
         if (step > LEN - at) step = LEN - at;
-        bk_stats_add(&st, x + at, step);
+        OK(bk_stats_add(&st, x + at, step, &err));
     }
-    bk_stats_end(&st);
+    OK(bk_stats_end(&st, &err));
     ck_assert_int_eq(st.n, LEN);
     ck_assert_double_eq_tol(st.mean, mean, 1e-9);
     ck_assert_double_eq_tol(bk_stats_std(&st), sqrt(m2), 1e-9);

@@ -1,0 +1,52 @@
+/* What brick inspect has found, and the forms in which it is shown. */
+#ifndef BK_INSPECT_VIEW_H
+#define BK_INSPECT_VIEW_H
+
+#include <stdio.h>
+
+#include "experiments/inspect.h"
+#include "experiments/inspect_compare.h"
+#include "experiments/inspect_histogram.h"
+#include "experiments/inspect_tokens.h"
+#include "io/store.h"
+
+typedef struct bk_view {
+    const bk_inspect_options *opt;
+    const char *file;
+    bk_store *store;
+    const bk_store_object *top; /* what was asked for */
+    bk_row_tokens tokens;       /* of its rows */
+    const bk_stats *stats;      /* NULL: not measured */
+    const bk_histogram *histogram;
+    const bk_comparison *comparison; /* NULL: not compared */
+    const char *other_file;
+    const bk_store_object *other;
+} bk_view;
+
+bk_status bk_view_text(bk_view *v, FILE *out, bk_error *err) BK_MUST_USE;
+bk_status bk_view_json(bk_view *v, FILE *out, bk_error *err) BK_MUST_USE;
+
+/* CSV as in RFC 4180, one line a record: heading, rows as they come, or channels when all is read. */
+typedef struct bk_view_csv {
+    bk_view *view;
+    FILE *out;
+} bk_view_csv;
+void bk_view_csv_row_head(const bk_view_csv *c);
+bk_status bk_view_csv_row(void *csv, const bk_peak *row, bk_error *err); /* a bk_row_fn */
+void bk_view_csv_channels(const bk_view_csv *c);
+
+/* ---- places in a dataset ---- */
+
+#define BK_LABEL 64
+bool bk_is_float(const bk_store_object *o);
+/* The name of an axis as a terminal can show it, "" if it has none; and with "axis 0" for that. */
+const char *bk_axis_label(const bk_store_object *o, int axis, char text[BK_LABEL]);
+const char *bk_axis_name(const bk_store_object *o, int axis, char text[BK_LABEL]);
+/* Index along each of the first `rank` axes of a flat index over them. */
+void bk_unflatten(const bk_store_object *o, int rank, int64_t flat, int64_t index[BK_STORE_ANY_RANK]);
+/* Whether `path` is `top` or lies in it. */
+bool bk_under(const char *path, const char *top);
+/* Token id of a row; -1 without one. */
+bk_status bk_view_id(bk_view *v, int64_t row, int64_t *id, bk_error *err) BK_MUST_USE;
+
+#endif
