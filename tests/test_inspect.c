@@ -1,28 +1,17 @@
-/* brick inspect: what it says is what is in the file, and what it cannot read it says too. */
-#include <check.h>
-#include <fcntl.h>
+/* brick inspect on one file: what it says is what is in the file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "experiments/inspect.h"
+#include "experiments/inspect_histogram.h"
 #include "experiments/inspect_stats.h"
-#include "experiments/verbs.h"
 #include "io/file.h"
-#include "io/json.h"
-#include "io/store.h"
+#include "tests/inspect_run.h"
 
 #define N 3
 #define T 16
 #define C 10
-
-static char dir[64], path[128];
-static bk_error err;
-
-#define OK(call) ck_assert_msg((call) == BK_OK, "%s", err.msg)
+#define DOWN_IN "/blocks/000/sites/down_in"
 
 /* Ones, but for an outlier channel, an outlier token and a few special values. */
 static float value(int64_t i)
@@ -35,56 +24,61 @@ static float value(int64_t i)
     return x;
 }
 
-static void setup(void)
+static const char *write_dump(void)
 {
-    strcpy(dir, "/tmp/bk_inspect_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/dump.h5", dir);
-    bk_error_clear(&err);
-    const bk_store_meta meta = {.schema = "brick.dump", .model = "ti\x1b[31m\xc2\x9b\"ny", .config = "a: 1\nb: 2\n", .prefix_len = 0};
+    const bk_store_meta meta = {.schema = "brick.dump", .model = "ti\x1b[31m\xc2\x9b\"ny", .config = "a: 1\nb: 2\n"};
     const int64_t dim[3] = {N, T, C};
-    float x[N * T * C], odd[4] = {NAN, INFINITY, 65504, -65504};
+    const double eight[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    float x[N * T * C], odd[2][3] = {{0, NAN, INFINITY}, {65504, -65504, NAN}};
+    int32_t ids[N * T];
     for (int i = 0; i < N * T * C; i++) x[i] = value(i);
+    for (int i = 0; i < N * T; i++) ids[i] = i % 5;
     bk_store *s;
     bk_dset *d;
-    OK(bk_store_create(&s, path, &meta, 0, &err));
-    OK(bk_dset_create(&d, s, "/blocks/000/sites/down_in", BK_STORE_F16, 3, dim, BK_OVERFLOW_WARN, &err));
-    OK(bk_dset_write(d, 0, N, x, &err));
-    OK(bk_store_put(s, "/odd", BK_STORE_F32, 1, (int64_t[]){4}, odd, &err));
-    OK(bk_store_put(s, "/none", BK_STORE_F32, 2, (int64_t[]){0, 3}, NULL, &err));
-    OK(bk_store_put(s, "/one", BK_STORE_I64, 0, NULL, &(int64_t){-7}, &err));
-    OK(bk_store_commit(s, &err));
+    DONE(bk_store_create(&s, inspect_file("dump.h5"), &meta, 0, &inspect_err));
+    DONE(bk_dset_create(&d, s, "/tokens/input_ids", BK_STORE_I32, 2, dim, BK_OVERFLOW_WARN, &inspect_err));
+    DONE(bk_dset_write_raw(d, 0, N, ids, &inspect_err));
+    DONE(bk_dset_create(&d, s, DOWN_IN, BK_STORE_F16, 3, dim, BK_OVERFLOW_WARN, &inspect_err));
+    DONE(bk_dset_write(d, 0, N, x, &inspect_err));
+    DONE(bk_store_put(s, "/eight", BK_STORE_F64, 1, (int64_t[]){8}, eight, &inspect_err));
+    DONE(bk_store_put(s, "/odd", BK_STORE_F32, 2, (int64_t[]){2, 3}, odd, &inspect_err));
+    DONE(bk_store_put(s, "/none", BK_STORE_F32, 2, (int64_t[]){0, 3}, NULL, &inspect_err));
+    DONE(bk_store_put(s, "/one", BK_STORE_I64, 0, NULL, &(int64_t){-7}, &inspect_err));
+    DONE(bk_store_commit(s, &inspect_err));
+    return inspect_file("dump.h5");
 }
 
-static void teardown(void)
+static char *shown(const char *path)
 {
-    ck_assert_int_eq(bk_remove_tree(dir, NULL), BK_OK);
+    return inspect_shown((bk_inspect_options){.file = write_dump(), .path = path, .bins = -1});
 }
 
-/* What bk_inspect prints. */
-static char *shown(const char *what, bool json)
+static bk_json *json_of(const char *path, int64_t bins)
 {
-    char *text = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
-    OK(bk_inspect(&(bk_inspect_options){.file = path, .path = what, .json = json, .bins = -1}, out, &err));
-    fclose(out);
-    return text;
+    return inspect_json((bk_inspect_options){.file = write_dump(), .path = path, .bins = bins});
 }
 
-#define HAS(text, part) ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%s", part, text)
+static double num(const bk_json *j, const char *key)
+{
+    return bk_json_num(bk_json_get(j, key), NAN);
+}
+
+static int64_t at(const bk_json *j, const char *key, size_t i)
+{
+    return bk_json_int(bk_json_at(bk_json_get(j, key), i), -1);
+}
 
 START_TEST(the_tree_names_everything)
 {
-    char *t = shown(NULL, false);
+    char *t = shown(NULL);
     HAS(t, "schema = brick.dump");
     HAS(t, "model = ti\\x1b[31m\\u{9b}\"ny\n"); /* nothing that a terminal would obey */
     HAS(t, "config = a: 1\\nb: 2\\n");
     HAS(t, "/blocks/000/sites/down_in  f16  sample 3 x token 16 x channel 10");
     HAS(t, "chunk 1 x 16 x 10");
     free(t);
-    t = shown("blocks/000/", false);
-    ck_assert_ptr_null(strstr(t, "schema"));
+    t = shown("blocks/000/");
+    HAS_NOT(t, "schema");
     free(t);
 }
 END_TEST
@@ -105,10 +99,11 @@ END_TEST
 
 START_TEST(outliers_are_found_where_they_are)
 {
-    char *t = shown("/blocks/000/sites/down_in", false);
+    char *t = shown(DOWN_IN);
     HAS(t, "min        -640  at sample 1, token 5, channel 7");
     HAS(t, "largest tokens");
-    HAS(t, "         1         5          -640");
+    HAS(t, "         1         5          -640        80         7         1\n"); /* ratio to the median 8, channel, id */
+    HAS(t, "         7          -640       640         1         5         1\n");  /* the channels' median is 1 */
     HAS(t, "zeros      3");
     free(t);
 }
@@ -116,54 +111,71 @@ END_TEST
 
 START_TEST(json_holds_the_same)
 {
-    char *t = shown("/blocks/000/sites/down_in", true);
-    bk_json *j;
-    OK(bk_json_parse(t, strlen(t), "inspect", &j, &err));
-    const bk_json *st = bk_json_get(j, "statistics"), *at = bk_json_get(st, "min_at");
-    ck_assert_double_eq(bk_json_num(bk_json_get(st, "min"), 0), -640);
-    ck_assert_int_eq(bk_json_int(bk_json_at(at, 0), -1), 1);
-    ck_assert_int_eq(bk_json_int(bk_json_at(at, 1), -1), 5);
-    ck_assert_int_eq(bk_json_int(bk_json_at(at, 2), -1), 7);
-    ck_assert_int_eq(bk_json_int(bk_json_get(st, "zeros"), -1), 3);
-    const bk_json *row = bk_json_at(bk_json_get(bk_json_get(st, "rows"), "largest"), 0);
-    ck_assert_int_eq(bk_json_int(bk_json_get(row, "channel"), -1), 7);
-    ck_assert_double_eq_tol(bk_json_num(bk_json_get(bk_json_get(st, "rows"), "median"), 0), 8, 0.16);
-    const bk_json *channels = bk_json_get(st, "channels");
-    ck_assert_double_eq(bk_json_num(bk_json_get(channels, "median"), 0), 1);
-    ck_assert_int_eq(bk_json_int(bk_json_get(bk_json_at(bk_json_get(channels, "largest"), 1), "channel"), -1), 4);
+    bk_json *j = json_of(DOWN_IN, -1);
+    const bk_json *st = bk_json_get(j, "statistics");
+    ck_assert_double_eq(num(st, "min"), -640);
+    ck_assert(at(st, "min_at", 0) == 1 && at(st, "min_at", 1) == 5 && at(st, "min_at", 2) == 7);
+    ck_assert_double_eq(num(st, "zeros"), 3);
+    const bk_json *rows = bk_json_get(st, "rows"), *row = bk_json_at(bk_json_get(rows, "largest"), 0);
+    ck_assert_double_eq(num(row, "channel"), 7);
+    ck_assert_double_eq(num(row, "id"), 1);
+    ck_assert_double_eq(num(row, "over_median"), 80);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(row, "text")), BK_JSON_NULL);
+    ck_assert_double_eq(num(rows, "median"), 8); /* exact, as for any f16 */
+    const bk_json *channels = bk_json_get(st, "channels"), *second = bk_json_at(bk_json_get(channels, "largest"), 1);
+    ck_assert_double_eq(num(channels, "median"), 1);
+    ck_assert_double_eq(num(second, "channel"), 4);
+    ck_assert_double_eq(num(second, "value"), -8); /* with its sign, where it stands first */
+    ck_assert(at(second, "at", 0) == 0 && at(second, "at", 1) == 0);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(st, "histogram")), BK_JSON_NULL);
     bk_json_free(j);
-    free(t);
 }
 END_TEST
 
-START_TEST(what_is_not_finite_is_counted)
+START_TEST(moments_have_their_exact_values)
 {
-    char *t = shown("/odd", true);
-    bk_json *j;
-    OK(bk_json_parse(t, strlen(t), "inspect", &j, &err));
+    bk_json *j = json_of("/eight", -1);
     const bk_json *st = bk_json_get(j, "statistics");
-    ck_assert_int_eq(bk_json_int(bk_json_get(st, "nan"), -1), 1);
-    ck_assert_int_eq(bk_json_int(bk_json_get(st, "inf"), -1), 1);
-    ck_assert_int_eq(bk_json_int(bk_json_get(st, "saturated"), -1), 2);
-    ck_assert_double_eq(bk_json_num(bk_json_get(st, "mean"), -1), 0);
-    ck_assert_double_eq(bk_json_num(bk_json_get(st, "std"), -1), 65504);
+    ck_assert_double_eq(num(st, "mean"), 4.5);
+    ck_assert_double_eq_tol(num(st, "std"), sqrt(5.25), 1e-15);
+    ck_assert_double_eq_tol(num(st, "kurtosis"), 48.5625 / (5.25 * 5.25), 1e-15);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(st, "rows")), BK_JSON_NULL); /* of one axis */
     bk_json_free(j);
+}
+END_TEST
+
+START_TEST(what_is_not_finite_is_counted_and_named)
+{
+    bk_json *j = json_of("/odd", -1);
+    const bk_json *st = bk_json_get(j, "statistics");
+    ck_assert_double_eq(num(st, "nan"), 2);
+    ck_assert(at(st, "nan_at", 0) == 0 && at(st, "nan_at", 1) == 1);
+    ck_assert_double_eq(num(st, "inf"), 1);
+    ck_assert(at(st, "inf_at", 0) == 0 && at(st, "inf_at", 1) == 2);
+    ck_assert_double_eq(num(st, "saturated"), 2);
+    ck_assert_double_eq(num(st, "mean"), 0);
+    bk_json_free(j);
+    char *t = shown("/odd");
+    HAS(t, "NaN        2  at 0, 1 first\n");
+    HAS(t, "Inf        1  at 0, 2\n");
     free(t);
 }
 END_TEST
 
 START_TEST(empty_and_single_datasets_have_statistics)
 {
-    char *t = shown("/none", false);
+    char *t = shown("/none");
     HAS(t, "values     0");
     free(t);
-    t = shown("/one", false);
+    t = shown("/one");
     HAS(t, "max        -7\n");
     free(t);
-    t = shown("/none", true);
-    HAS(t, "\"min\": null");
-    HAS(t, "\"mean\": null");
-    free(t);
+    bk_json *j = json_of("/none", 5);
+    const bk_json *st = bk_json_get(j, "statistics");
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(st, "min")), BK_JSON_NULL);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(st, "mean")), BK_JSON_NULL);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(st, "histogram")), BK_JSON_NULL);
+    bk_json_free(j);
 }
 END_TEST
 
@@ -180,71 +192,166 @@ START_TEST(statistics_agree_with_two_passes)
     }
     for (int i = 0; i < LEN; i++) m2 += pow(x[i] - mean, 2) / LEN, m4 += pow(x[i] - mean, 4) / LEN;
     bk_stats st;
-    OK(bk_stats_init(&st, ROW, 8, &err));
-    for (int at = 0, step = 1; at < LEN; at += step, step = step * 3 % 127) { /* ragged blocks */
-        if (step > LEN - at) step = LEN - at;
-        OK(bk_stats_add(&st, x + at, step, &err));
+    DONE(bk_stats_init(&st, ROW, 8, &inspect_err));
+    for (int i = 0, step = 1; i < LEN; i += step, step = step * 3 % 127) { /* ragged blocks */
+        if (step > LEN - i) step = LEN - i;
+        DONE(bk_stats_add(&st, x + i, step, &inspect_err));
     }
-    OK(bk_stats_end(&st, &err));
+    DONE(bk_stats_end(&st, &inspect_err));
     ck_assert_int_eq(st.n, LEN);
     ck_assert_double_eq_tol(st.mean, mean, 1e-9);
     ck_assert_double_eq_tol(bk_stats_std(&st), sqrt(m2), 1e-9);
     ck_assert_double_eq_tol(bk_stats_kurtosis(&st), m4 / (m2 * m2), 1e-6);
     ck_assert_int_eq(st.rows.item[4].at % 40, 77 / ROW); /* the five rows with 50 more */
     ck_assert_int_eq(st.rows.item[4].channel, 77 % ROW);
+    ck_assert_double_eq_tol(st.row_median, 1000.96, 1); /* to 11 binary digits */
     bk_stats_free(&st);
 }
 END_TEST
 
-/* The verb in a process of its own, as it prints and forks. */
-static int run_verb(const char *file, const char *what)
+/* ---- tokens ---- */
+
+/* Five tokens, with all that CSV has to quote; the byte-level letters of line end and space are C and G with dots. */
+static const char *write_tokenizer(void)
 {
-    pid_t pid = fork();
-    if (pid == 0) {
-        char *argv[] = {"inspect", (char *)file, (char *)what, NULL};
-        int null = open("/dev/null", O_WRONLY);
-        dup2(null, 1);
-        dup2(null, 2);
-        int code = bk_verb_inspect(what ? 3 : 2, argv);
-        fflush(stdout);
-        _exit(code);
-    }
-    int how;
-    waitpid(pid, &how, 0);
-    return WIFEXITED(how) ? WEXITSTATUS(how) : -1;
+    static const char text[] = "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+                               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+                               "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],"
+                               "\"vocab\":{\"a\":0,\",\":1,\"\\\"\":2,\"\\u010a\":3,\"\\u0120\":4}}}";
+    DONE(bk_mkdir_p(inspect_file("model"), &inspect_err));
+    DONE(bk_write_file(inspect_file("model/tokenizer.json"), text, sizeof text - 1, &inspect_err));
+    return inspect_file("model");
 }
 
-START_TEST(exit_codes)
+START_TEST(tokens_have_text_where_a_tokenizer_is_named)
 {
-    ck_assert_int_eq(run_verb(path, NULL), 0);
-    ck_assert_int_eq(run_verb(path, "/odd"), 0);
-    ck_assert_int_eq(run_verb(path, "--json"), 0);
-    ck_assert_int_eq(run_verb(path, "/absent"), 2);
-    ck_assert_int_eq(run_verb(path, "--jason"), 2);
-    ck_assert_int_eq(run_verb("/nowhere.h5", NULL), 3);
-    ck_assert_int_eq(run_verb("/dev/null", NULL), 3);
-    OK(bk_write_file(path, "no HDF5", 7, &err));
-    ck_assert_int_eq(run_verb(path, NULL), 3);
+    const char *model = write_tokenizer();
+    bk_json *j = inspect_json((bk_inspect_options){.file = write_dump(), .path = DOWN_IN, .model = model, .bins = -1});
+    const bk_json *row = bk_json_at(bk_json_get(bk_json_get(bk_json_get(j, "statistics"), "rows"), "largest"), 0);
+    ck_assert_str_eq(bk_json_str(bk_json_get(row, "text"), ""), ","); /* id 1 */
+    bk_json_free(j);
+    char *t = shown(DOWN_IN);
+    HAS(t, "no text of tokens");
+    free(t);
+}
+END_TEST
+
+START_TEST(csv_of_tokens_is_quoted)
+{
+    const char *model = write_tokenizer();
+    char *t = inspect_shown((bk_inspect_options){.file = write_dump(), .path = DOWN_IN, .model = model, .csv = "tokens", .bins = -1});
+    int lines = 0;
+    for (char *p = t; *p; p++) lines += *p == '\n';
+    ck_assert_int_eq(lines, 1 + N * T);
+    HAS(t, "sample,token,id,text,value,over_median,channel\n0,0,0,a,-8,1,4\n0,1,1,\",\",-8,1,4\n0,2,2,\"\"\"\",-8,1,4\n"
+           "0,3,3,\\n,-8,1,4\n0,4,4,\" \",-8,1,4\n");
+    HAS(t, "\n1,5,1,\",\",-640,80,7\n");
+    free(t);
+}
+END_TEST
+
+START_TEST(csv_of_channels_has_every_channel)
+{
+    char *t = inspect_shown((bk_inspect_options){.file = write_dump(), .path = DOWN_IN, .csv = "channels", .bins = -1});
+    HAS(t, "channel,value,over_median,sample,token\n0,-1,1,0,0\n");
+    HAS(t, "\n4,-8,8,0,0\n");
+    HAS(t, "\n7,-640,640,1,5\n");
+    free(t);
+    t = inspect_shown((bk_inspect_options){.file = write_dump(), .path = "/odd", .csv = "channels", .bins = -1});
+    ck_assert_str_eq(t, "channel,value,over_median,axis 0\n0,65504,1,1\n1,-65504,1,1\n2,,,\n"); /* nothing finite in the last */
+    free(t);
+}
+END_TEST
+
+/* ---- histogram ---- */
+
+static char *drawn(const double *v, int n, int bins, bool log, bool utf8)
+{
+    bk_histogram h;
+    double low = v[0], high = v[0];
+    for (int i = 0; i < n; i++) low = fmin(low, v[i]), high = fmax(high, v[i]);
+    DONE(bk_histogram_init(&h, low, high, bins, &inspect_err));
+    bk_histogram_add(&h, v, n);
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+    bk_histogram_draw(&h, out, 40, log, utf8);
+    fclose(out);
+    bk_histogram_free(&h);
+    return text;
+}
+
+START_TEST(the_histogram_is_drawn_to_scale)
+{
+    const double v[] = {-1, -1, -1, -1, -0.5, 0.5, 0.5, 1, NAN, INFINITY};
+    char *t = drawn(v, 8, 4, false, false);
+    ck_assert_str_eq(t, "\nhistogram of the finite values, bars by count\n"
+                        "  -1 .. -0.5  4  #######################\n"
+                        "-0.5 ..    0  1  ######\n"
+                        "   0 ..  0.5  0\n"
+                        " 0.5 ..    1  3  #################\n");
+    free(t);
+    t = drawn(v, 8, 2, true, true);
+    HAS(t, "bars by log(1 + count)");
+    HAS(t, "\n-1 ..  0  5  \u2588\u2588");
+    free(t);
+    bk_histogram h;
+    DONE(bk_histogram_init(&h, -1, 1, 4, &inspect_err));
+    bk_histogram_add(&h, v, 10);
+    ck_assert_int_eq(h.count[0] + h.count[1] + h.count[2] + h.count[3], 8);
+    bk_histogram_free(&h);
+}
+END_TEST
+
+START_TEST(histograms_of_extreme_ranges_hold_every_value)
+{
+    const double ranges[][2] = {{3, 3}, {-1.7e308, 1.7e308}, {0, 5e-324}, {-0.0, 0.0}, {1e300, 1.0000000000000002e300}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        bk_histogram h;
+        int64_t sum = 0;
+        DONE(bk_histogram_init(&h, ranges[i][0], ranges[i][1], 7, &inspect_err));
+        bk_histogram_add(&h, ranges[i], 2);
+        for (int k = 0; k < h.bins; k++) sum += h.count[k];
+        ck_assert_int_eq(sum, 2);
+        ck_assert_int_ge(h.count[h.bins - 1], 1);
+        bk_histogram_free(&h);
+    }
+}
+END_TEST
+
+START_TEST(the_histogram_stands_in_json_when_asked_for)
+{
+    bk_json *j = json_of("/eight", 2);
+    const bk_json *h = bk_json_get(bk_json_get(j, "statistics"), "histogram");
+    ck_assert(at(h, "counts", 0) == 4 && at(h, "counts", 1) == 4);
+    ck_assert_double_eq(bk_json_num(bk_json_at(bk_json_get(h, "edges"), 1), 0), 4.5);
+    bk_json_free(j);
+    char *t = shown("/eight");
+    HAS(t, "histogram of the finite values");
+    free(t);
+    t = inspect_shown((bk_inspect_options){.file = inspect_file("dump.h5"), .path = "/eight", .bins = 0});
+    HAS_NOT(t, "histogram");
+    free(t);
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("inspect");
-    TCase *tc = tcase_create("inspect");
-    tcase_add_checked_fixture(tc, setup, teardown);
+    TCase *tc = inspect_case(suite, "one file");
     tcase_add_test(tc, the_tree_names_everything);
     tcase_add_test(tc, strings_of_the_file_are_escaped);
     tcase_add_test(tc, outliers_are_found_where_they_are);
     tcase_add_test(tc, json_holds_the_same);
-    tcase_add_test(tc, what_is_not_finite_is_counted);
+    tcase_add_test(tc, moments_have_their_exact_values);
+    tcase_add_test(tc, what_is_not_finite_is_counted_and_named);
     tcase_add_test(tc, empty_and_single_datasets_have_statistics);
     tcase_add_test(tc, statistics_agree_with_two_passes);
-    tcase_add_test(tc, exit_codes);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    tcase_add_test(tc, tokens_have_text_where_a_tokenizer_is_named);
+    tcase_add_test(tc, csv_of_tokens_is_quoted);
+    tcase_add_test(tc, csv_of_channels_has_every_channel);
+    tcase_add_test(tc, the_histogram_is_drawn_to_scale);
+    tcase_add_test(tc, histograms_of_extreme_ranges_hold_every_value);
+    tcase_add_test(tc, the_histogram_stands_in_json_when_asked_for);
+    return inspect_end(suite);
 }
