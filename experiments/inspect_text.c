@@ -330,8 +330,8 @@ static void print_side(const bk_view *v, int side, FILE *out)
     fputs("  ", out);
     print_text(out, o->path);
     fprintf(out, "  %s  %s\n", o->type_text, shape);
-    if (c->nan[side]) print_bad(out, o, "  NaN", c->nan[side], c->nan_at[side]);
-    if (c->inf[side]) print_bad(out, o, "  Inf", c->inf[side], c->inf_at[side]);
+    if (c->nan[side]) print_bad(out, v->top, "  NaN", c->nan[side], c->nan_at[side]);
+    if (c->inf[side]) print_bad(out, v->top, "  Inf", c->inf[side], c->inf_at[side]);
 }
 
 static bk_status print_comparison(bk_view *v, FILE *out, bk_error *err)

@@ -86,7 +86,8 @@ static void run_child(const char *const *args, const char *errors)
 
 int inspect_verb(const char *const *args, char said[2048])
 {
-    const char *errors = inspect_file("stderr");
+    char errors[128];
+    snprintf(errors, sizeof errors, "%s/stderr", dir);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) run_child(args, errors);

@@ -3,8 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "blocks/model.h"
 #include "experiments/inspect_histogram.h"
 #include "experiments/inspect_stats.h"
+#include "experiments/synth.h"
 #include "io/file.h"
 #include "tests/inspect_run.h"
 
@@ -24,9 +26,9 @@ static float value(int64_t i)
     return x;
 }
 
-static const char *write_dump(void)
+static const char *write_dump_of(const char *model, const char *sha256)
 {
-    const bk_store_meta meta = {.schema = "brick.dump", .model = "ti\x1b[31m\xc2\x9b\"ny", .config = "a: 1\nb: 2\n"};
+    const bk_store_meta meta = {.schema = "brick.dump", .model = model, .model_sha256 = sha256, .config = "a: 1\nb: 2\n"};
     const int64_t dim[3] = {N, T, C};
     const double eight[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     float x[N * T * C], odd[2][3] = {{0, NAN, INFINITY}, {65504, -65504, NAN}};
@@ -46,6 +48,11 @@ static const char *write_dump(void)
     DONE(bk_store_put(s, "/one", BK_STORE_I64, 0, NULL, &(int64_t){-7}, &inspect_err));
     DONE(bk_store_commit(s, &inspect_err));
     return inspect_file("dump.h5");
+}
+
+static const char *write_dump(void)
+{
+    return write_dump_of("ti\x1b[31m\xc2\x9b\"ny", NULL);
 }
 
 static char *shown(const char *path)
@@ -236,6 +243,30 @@ START_TEST(tokens_have_text_where_a_tokenizer_is_named)
 }
 END_TEST
 
+/* The model lies beside the file and has the hash that the file names, or another one. */
+START_TEST(the_model_that_a_file_names_is_found)
+{
+    bk_config shape;
+    bk_synth *synth;
+    bk_model *m;
+    char sha256[65];
+    DONE(bk_synth_shape("tiny", &shape, &inspect_err));
+    DONE(bk_synth_create(&shape, 1, &synth, &inspect_err));
+    DONE(bk_synth_write(synth, inspect_file("small"), 0, &inspect_err));
+    bk_synth_free(synth);
+    DONE(bk_model_open(inspect_file("small"), &m, &inspect_err));
+    DONE(bk_model_sha256(m, sha256, &inspect_err));
+    bk_model_close(m);
+    char *t = inspect_shown((bk_inspect_options){.file = write_dump_of("small", sha256), .path = DOWN_IN, .bins = 0});
+    HAS(t, "     640         1         5         1  \"\\x01\"\n");
+    free(t);
+    sha256[0] = sha256[0] == '0' ? '1' : '0';
+    t = inspect_shown((bk_inspect_options){.file = write_dump_of("small", sha256), .path = DOWN_IN, .bins = 0});
+    HAS(t, "no text of tokens: the model that the file names was not found");
+    free(t);
+}
+END_TEST
+
 START_TEST(csv_of_tokens_is_quoted)
 {
     const char *model = write_tokenizer();
@@ -348,6 +379,7 @@ int main(void)
     tcase_add_test(tc, empty_and_single_datasets_have_statistics);
     tcase_add_test(tc, statistics_agree_with_two_passes);
     tcase_add_test(tc, tokens_have_text_where_a_tokenizer_is_named);
+    tcase_add_test(tc, the_model_that_a_file_names_is_found);
     tcase_add_test(tc, csv_of_tokens_is_quoted);
     tcase_add_test(tc, csv_of_channels_has_every_channel);
     tcase_add_test(tc, the_histogram_is_drawn_to_scale);

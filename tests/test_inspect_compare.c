@@ -207,11 +207,10 @@ END_TEST
 
 START_TEST(what_cannot_be_compared_says_so)
 {
-    char said[2048], narrow[128], absent[128];
+    char said[2048], narrow[256];
     write_files();
-    const char *a = inspect_file("a.h5");
+    const char *a = inspect_file("a.h5"), *absent = inspect_file("nowhere.h5");
     snprintf(narrow, sizeof narrow, "%s:/narrow", inspect_file("b:c.h5"));
-    snprintf(absent, sizeof absent, "%s", inspect_file("nowhere.h5"));
     ck_assert_int_eq(VERB(said, a, "/x", "--against", narrow), 2);
     HAS(said, "[2, 4, 6]");
     HAS(said, "[2, 4, 5]");
