@@ -51,7 +51,7 @@ if [ ${#profiles[@]} -gt 0 ] && command -v llvm-cov >/dev/null; then
     llvm-profdata merge -sparse -o "$build/fuzz/all.profdata" "${profiles[@]}"
     echo "line coverage of what reads files:"
     shopt -s nullglob
-    sources=(io/*.c blocks/config*.c experiments/schema*.c)
+    sources=(io/*.c blocks/config*.c experiments/schema*.c experiments/inspect*.c)
     llvm-cov report -instr-profile "$build/fuzz/all.profdata" "${objects[@]:1}" "${sources[@]}" 2>/dev/null |
         awk '/^Filename/ || NF < 10 { next } { printf "  %-36s %6d lines %8s\n", $1, $8, $10 }'
 fi
