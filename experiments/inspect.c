@@ -82,10 +82,16 @@ static bk_status check_same_shape(const bk_view *v, bk_error *err)
 
 /* ---- walking ---- */
 
+static bool csv_rows(const bk_inspect_options *o)
+{
+    return o->csv && strcmp(o->csv, "tokens") == 0;
+}
+
 typedef bk_status piece_fn(void *user, const double *v, int64_t n, bk_error *err);
 
 typedef struct walk {
     bk_progress progress;
+    bool quiet; /* a table is being written to the terminal that the progress would stand on */
     piece_fn *fn;
     void *user;
 } walk;
@@ -95,14 +101,14 @@ static bk_status walk_piece(void *user, const double *v, int64_t first, int64_t 
     (void)first;
     walk *w = user;
     BK_TRY(bk_check_cancelled(err));
-    bk_progress_step(&w->progress, n);
+    if (!w->quiet) bk_progress_step(&w->progress, n);
     return w->fn(w->user, v, n, err);
 }
 
 /* All values of what was asked for. */
 static bk_status walk_over(const bk_view *v, const char *stage, piece_fn *fn, void *user, bk_error *err)
 {
-    walk w = {.fn = fn, .user = user};
+    walk w = {.fn = fn, .user = user, .quiet = csv_rows(v->opt) && isatty(1)};
     bk_progress_begin(&w.progress, stage, 0, 0, v->top->elements);
     bk_status status = bk_store_scan(v->store, v->top->path, walk_piece, &w, err);
     bk_progress_clear_line();
@@ -113,11 +119,6 @@ static bk_status walk_over(const bk_view *v, const char *stage, piece_fn *fn, vo
 static int64_t row_len(const bk_store_object *o)
 {
     return bk_is_float(o) && o->rank >= 2 ? o->dim[o->rank - 1] : 0;
-}
-
-static bool csv_rows(const bk_inspect_options *o)
-{
-    return o->csv && strcmp(o->csv, "tokens") == 0;
 }
 
 static int list_length(const bk_inspect_options *o)

@@ -29,8 +29,9 @@ static bk_status read_block(bk_scan *c, const hsize_t *count, int64_t n, bk_erro
     hid_t row = c->o->rank ? H5Screate_simple(c->o->rank, count, NULL) : H5Screate(H5S_SCALAR);
     herr_t rc = c->o->rank ? H5Sselect_hyperslab(c->space, H5S_SELECT_SET, c->start, NULL, count, NULL) : 0;
     if (rc >= 0) rc = H5Dread(c->id, f16 ? c->s->f16 : H5T_NATIVE_DOUBLE, row, c->space, H5P_DEFAULT, f16 ? (void *)c->half : c->value);
+    bk_status status = rc < 0 ? bk_hdf5_fail(c->s, err, "cannot read %s", c->o->path) : BK_OK; /* before HDF5 forgets why */
     H5Sclose(row);
-    if (rc < 0) return bk_hdf5_fail(c->s, err, "cannot read %s", c->o->path);
+    BK_TRY(status);
     if (f16) {
         bk_f32_from_f16(c->wide, c->half, n);
         for (int64_t i = 0; i < n; i++) c->value[i] = c->wide[i];

@@ -95,9 +95,9 @@ START_TEST(strings_of_the_file_are_escaped)
 {
     const bk_store_meta meta = {.schema = "brick.dump", .model = "tiny\xff\xfe", .config = "{\"a\": \"\\n\"}\x1b[31m\xc2\x9b\xe2\x80\xae"};
     bk_store *s;
-    OK(bk_store_create(&s, path, &meta, 0, &err));
-    OK(bk_store_commit(s, &err));
-    char *t = shown(NULL, false);
+    DONE(bk_store_create(&s, inspect_file("strings.h5"), &meta, 0, &inspect_err));
+    DONE(bk_store_commit(s, &inspect_err));
+    char *t = inspect_shown((bk_inspect_options){.file = inspect_file("strings.h5"), .bins = -1});
     HAS(t, "model = tiny\\xff\\xfe\n");
     HAS(t, "config = {\"a\": \"\\n\"}\\x1b[31m\\u{9b}\\u{202e}\n");
     free(t);
