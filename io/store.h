@@ -132,7 +132,7 @@ typedef bk_status bk_store_attr_fn(void *user, const char *name, const char *val
 bk_status bk_store_attrs(bk_store *s, const char *path, bk_store_attr_fn *fn, void *user, bk_error *err) BK_MUST_USE;
 
 /* The values of a numeric dataset in row-major order, some at a time, in memory that does not depend on its size (a
- * chunk that is compressed is held as a whole). Two scans may run side by side; datasets of the same shape come in the
+ * chunk that is compressed or has a checksum is held as a whole). Two scans may run side by side; datasets of the same shape come in the
  * same pieces. */
 typedef struct bk_scan bk_scan;
 bk_status bk_scan_open(bk_scan **out, bk_store *s, const char *path, bk_error *err) BK_MUST_USE; /* no numbers: BK_EINVAL */
