@@ -346,7 +346,7 @@ int bk_verb_inspect(int argc, char **argv)
         {.name = "FILE", .type = BK_OPT_TEXT, .to = &o.file, .initial = "", .about = "an HDF5 file"},
         {.name = "PATH", .type = BK_OPT_TEXT, .to = &o.path, .about = "a group or dataset in it; a dataset is measured, value by value"},
         {"--against", BK_OPT_TEXT, &o.against, "F[:PATH]", NULL, 0, 0, "compare with this dataset, the reference (:PATH = in the same file)"},
-        {"--top", BK_OPT_INT, &o.top, "N", "8", 1, 10000, "length of the lists of outliers"},
+        {"--top", BK_OPT_INT, &o.top, "N", "8", 1, 1000, "length of the lists of outliers"},
         {"--bins", BK_OPT_INT, &o.bins, "N", "20; none in JSON", 0, 10000, "bins of the histogram; 0 = none, which saves a pass"},
         {"--log", BK_OPT_FLAG, &o.log, NULL, NULL, 0, 0, "bars of the histogram by the logarithm of the count"},
         {"--model", BK_OPT_TEXT, &o.model, "M", "the one that FILE names", 0, 0, "whose tokenizer gives the text of tokens"},

@@ -58,7 +58,7 @@ static bk_status end_row(bk_comparison *c, int64_t row, bk_error *err)
 {
     bk_peak mean = mean_of(&c->row);
     mean.at = row;
-    if (mean.n > 0) bk_peaks_add(&c->rows, &mean);
+    if (mean.size > 0) bk_peaks_add(&c->rows, &mean);
     c->row = no_pair;
     return c->on_row ? c->on_row(c->user, &mean, err) : BK_OK;
 }
@@ -104,7 +104,7 @@ void bk_comparison_end(bk_comparison *c)
 {
     for (int64_t k = 0; c->channel && k < c->row_len; k++) {
         c->channel[k] = mean_of(&c->channel[k]);
-        if (c->channel[k].n > 0) bk_peaks_add(&c->channels, &c->channel[k]);
+        if (c->channel[k].size > 0) bk_peaks_add(&c->channels, &c->channel[k]);
     }
 }
 

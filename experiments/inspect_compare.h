@@ -15,7 +15,7 @@ typedef struct bk_comparison {
     int64_t row_len;                             /* 0: no rows */
     /* size: mean squared error over the compared pairs of a row or channel; signal: mean square of the reference;
      * value: largest error, which stands at row `at` and place `channel` of it. Without a pair channel is -1. */
-    bk_peaks rows, channels;
+    bk_peaks rows, channels; /* those with an error */
     bk_peak *channel;  /* [row_len]; sums until the end; NULL where the axis is too long to keep */
     bk_row_fn *on_row; /* is told every row; may be NULL */
     void *user;

@@ -112,7 +112,7 @@ static void print_place(FILE *out, const bk_store_object *o, int64_t flat)
 
 static void print_extreme(FILE *out, const bk_store_object *o, const char *name, double value, int64_t at)
 {
-    fprintf(out, "%-10s %.7g", name, value);
+    fprintf(out, "%-10s %.*g", name, bk_is_float(o) ? 7 : 17, value);
     print_place(out, o, at);
     fputc('\n', out);
 }

@@ -112,6 +112,8 @@ START_TEST(worst_tokens_and_channels_come_first)
     ck_assert_double_eq(num(row, "share"), 0.5);
     ck_assert_double_eq(num(row, "channel"), 3);
     ck_assert_double_eq(num(bk_json_at(rows, 1), "mse"), 0.0625 / C);
+    ck_assert_uint_eq(bk_json_size(rows), 1 + T); /* those with an error, no others */
+    ck_assert_uint_eq(bk_json_size(channels), 2);
     /* Both channels have the same error: the first one stands first. */
     ck_assert_double_eq(num(first, "channel"), 3);
     ck_assert_double_eq(num(first, "mse"), 0.25 / (N * T));
