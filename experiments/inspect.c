@@ -57,13 +57,15 @@ static bk_status split_against(const bk_inspect_options *o, char **file, const c
 static bk_status check_numeric(const char *file, const bk_store_object *o, const char *what, bk_error *err)
 {
     if (o->numeric) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s: %s is %s; %s needs a dataset of numbers", file, o->path, o->group ? "a group" : o->type_text, what);
+    return bk_fail(err, BK_EINVAL, "%s: %s is %s; %s needs a dataset of numbers", file, o->path,
+                   o->group ? "a group" : o->type_text, what);
 }
 
 static void dims_text(const bk_store_object *o, char *text, size_t cap)
 {
     size_t at = (size_t)snprintf(text, cap, "[");
-    for (int k = 0; k < o->rank && at < cap; k++) at += (size_t)snprintf(text + at, cap - at, "%s%lld", k ? ", " : "", (long long)o->dim[k]);
+    for (int k = 0; k < o->rank && at < cap; k++)
+        at += (size_t)snprintf(text + at, cap - at, "%s%lld", k ? ", " : "", (long long)o->dim[k]);
     if (at < cap) snprintf(text + at, cap - at, "]");
 }
 
@@ -76,8 +78,8 @@ static bk_status check_same_shape(const bk_view *v, bk_error *err)
     char shape[2][300];
     dims_text(a, shape[0], sizeof shape[0]);
     dims_text(b, shape[1], sizeof shape[1]);
-    return bk_fail(err, BK_ESHAPE, "%s: %s is %s, but %s: %s is %s; only datasets of the same shape can be compared", v->file, a->path,
-                   shape[0], v->other_file, b->path, shape[1]);
+    return bk_fail(err, BK_ESHAPE, "%s: %s is %s, but %s: %s is %s; only datasets of the same shape can be compared",
+                   v->file, a->path, shape[0], v->other_file, b->path, shape[1]);
 }
 
 /* ---- walking ---- */
@@ -176,7 +178,8 @@ static bk_status show_with_histogram(bk_view *v, FILE *out, bk_error *err)
 static bk_status show_csv(bk_view *v, FILE *out, bk_error *err)
 {
     bk_view_csv csv = {v, out};
-    if (csv_rows(v->opt)) return v->comparison ? BK_OK : print_csv_rows(v, out, err); /* comparing printed them on the way */
+    if (csv_rows(v->opt) && v->comparison) return BK_OK; /* comparing printed them on the way */
+    if (csv_rows(v->opt)) return print_csv_rows(v, out, err);
     bk_view_csv_channels(&csv);
     return BK_OK;
 }
@@ -272,10 +275,12 @@ static bk_status check_csv(const bk_view *v, bk_error *err)
     const bk_store_object *o = v->top;
     BK_TRY(check_numeric(v->file, o, "--csv", err));
     int64_t len = row_len(o);
-    if (len == 0) return bk_fail(err, BK_EINVAL, "%s: %s has no rows; --csv needs a float dataset of at least two axes", v->file, o->path);
+    if (len == 0)
+        return bk_fail(err, BK_EINVAL, "%s: %s has no rows; --csv needs a float dataset of at least two axes", v->file,
+                       o->path);
     if (csv_rows(v->opt) || len <= BK_CHANNELS_MAX) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s: the last axis of %s has %lld entries; --csv channels lists %d at most", v->file, o->path,
-                   (long long)len, BK_CHANNELS_MAX);
+    return bk_fail(err, BK_EINVAL, "%s: the last axis of %s has %lld entries; --csv channels lists %d at most", v->file,
+                   o->path, (long long)len, BK_CHANNELS_MAX);
 }
 
 static bk_status show(bk_view *v, FILE *out, bk_error *err)
@@ -318,8 +323,8 @@ static bool in_child(const bk_inspect_options *o, int *code)
     if (WIFEXITED(how)) *code = WEXITSTATUS(how);
     else {
         bk_status status =
-            bk_fail(&err, BK_EFORMAT, "%s%s%s: is damaged so badly that the HDF5 library failed on it (signal %d)", o->file,
-                    o->against ? " or " : "", o->against ? o->against : "", WTERMSIG(how));
+            bk_fail(&err, BK_EFORMAT, "%s%s%s: is damaged so badly that the HDF5 library failed on it (signal %d)",
+                    o->file, o->against ? " or " : "", o->against ? o->against : "", WTERMSIG(how));
         *code = bk_exit_report(status, &err);
     }
     return false;
@@ -343,13 +348,16 @@ int bk_verb_inspect(int argc, char **argv)
 {
     bk_inspect_options o = {.top = TOP, .bins = -1};
     const bk_opt opts[] = {
-        {.name = "FILE", .type = BK_OPT_TEXT, .to = &o.file, .initial = "", .about = "an HDF5 file"},
-        {.name = "PATH", .type = BK_OPT_TEXT, .to = &o.path, .about = "a group or dataset in it; a dataset is measured, value by value"},
-        {"--against", BK_OPT_TEXT, &o.against, "F[:PATH]", NULL, 0, 0, "compare with this dataset, the reference (:PATH = in the same file)"},
+        {"FILE", BK_OPT_TEXT, &o.file, NULL, "", 0, 0, "an HDF5 file"},
+        {"PATH", BK_OPT_TEXT, &o.path, NULL, NULL, 0, 0, "a group or dataset in it; a dataset is measured, value by value"},
+        {"--against", BK_OPT_TEXT, &o.against, "F[:PATH]", NULL, 0, 0,
+         "compare with this dataset, the reference (:PATH = in the same file)"},
         {"--top", BK_OPT_INT, &o.top, "N", "8", 1, 1000, "length of the lists of outliers"},
-        {"--bins", BK_OPT_INT, &o.bins, "N", "20; none in JSON", 0, 10000, "bins of the histogram; 0 = none, which saves a pass"},
+        {"--bins", BK_OPT_INT, &o.bins, "N", "20; none in JSON", 0, 10000,
+         "bins of the histogram; 0 = none, which saves a pass"},
         {"--log", BK_OPT_FLAG, &o.log, NULL, NULL, 0, 0, "bars of the histogram by the logarithm of the count"},
-        {"--model", BK_OPT_TEXT, &o.model, "M", "the one that FILE names", 0, 0, "whose tokenizer gives the text of tokens"},
+        {"--model", BK_OPT_TEXT, &o.model, "M", "the one that FILE names", 0, 0,
+         "whose tokenizer gives the text of tokens"},
         {"--json", BK_OPT_FLAG, &o.json, NULL, NULL, 0, 0, "one JSON object"},
         {"--csv", BK_OPT_TEXT, &o.csv, "tokens|channels", NULL, 0, 0, "one CSV table: every token, or every channel"},
         {0},

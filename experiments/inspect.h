@@ -1,5 +1,5 @@
-/* brick inspect FILE [PATH]: what is in a dump, target or checkpoint file, or in any HDF5 file; one dataset measured; two
- * compared. */
+/* brick inspect FILE [PATH]: what is in a dump, target or checkpoint file, or in any HDF5 file; one dataset measured;
+ * two compared. */
 #ifndef BK_INSPECT_H
 #define BK_INSPECT_H
 
@@ -22,8 +22,8 @@ typedef struct bk_inspect_options {
     bool utf8;    /* of the terminal */
 } bk_inspect_options;
 
-/* Tables, one JSON object or one CSV table. BK_EIO, BK_EFORMAT: a file; BK_EINVAL: no such path in it, or options that do
- * not go together; BK_ESHAPE: datasets of different shapes. */
+/* Tables, one JSON object or one CSV table. BK_EIO, BK_EFORMAT: a file; BK_EINVAL: no such path in it, or options that
+ * do not go together; BK_ESHAPE: datasets of different shapes. */
 bk_status bk_inspect(const bk_inspect_options *o, FILE *out, bk_error *err) BK_MUST_USE;
 
 #endif

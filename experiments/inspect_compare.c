@@ -13,7 +13,8 @@ bk_status bk_comparison_init(bk_comparison *c, int64_t row_len, int top, bk_erro
     if (status == BK_OK) status = bk_peaks_init(&c->channels, top, err);
     if (status == BK_OK && row_len > 0 && row_len <= BK_CHANNELS_MAX) {
         c->channel = malloc((size_t)row_len * sizeof *c->channel);
-        if (!c->channel) status = bk_fail(err, BK_ENOMEM, "no memory for the comparison of %lld channels", (long long)row_len);
+        if (!c->channel)
+            status = bk_fail(err, BK_ENOMEM, "no memory for the comparison of %lld channels", (long long)row_len);
         for (int64_t k = 0; c->channel && k < row_len; k++) c->channel[k] = no_pair;
     }
     if (status != BK_OK) bk_comparison_free(c);

@@ -4,8 +4,8 @@
 
 #include "experiments/inspect_stats.h"
 
-/* error = value - reference; pairs of which one is not finite are counted and left out. Index 0 is the value's stream, 1
- * the reference's. */
+/* error = value - reference; pairs of which one is not finite are counted and left out. Index 0 is the value's stream,
+ * 1 the reference's. */
 typedef struct bk_comparison {
     int64_t n, finite;                           /* pairs; those compared */
     int64_t nan[2], inf[2], nan_at[2], inf_at[2]; /* *_at: the first, flat; -1 without one */
@@ -25,13 +25,14 @@ typedef struct bk_comparison {
 bk_status bk_comparison_init(bk_comparison *c, int64_t row_len, int top, bk_error *err) BK_MUST_USE;
 void bk_comparison_free(bk_comparison *c);
 /* The next n values of both in row-major order. */
-bk_status bk_comparison_add(bk_comparison *c, const double *value, const double *reference, int64_t n, bk_error *err) BK_MUST_USE;
+bk_status bk_comparison_add(bk_comparison *c, const double *value, const double *reference, int64_t n,
+                            bk_error *err) BK_MUST_USE;
 void bk_comparison_end(bk_comparison *c); /* after the last value: fills channels, makes means of their sums */
 
 /* NaN where nothing was compared; the cosine also where a stream is all zeros. */
 double bk_comparison_mse(const bk_comparison *c);
 double bk_comparison_cosine(const bk_comparison *c);
-/* 10 log10(signal / error) of sums or means of squares, in dB: Inf without an error, NaN if there is no signal either. */
+/* 10 log10(signal / error) of sums or means of squares, in dB: Inf without an error, NaN without a signal too. */
 double bk_snr(double signal2, double error2);
 
 #endif

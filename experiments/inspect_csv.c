@@ -70,7 +70,8 @@ static double snr(const bk_peak *p)
 void bk_view_csv_row_head(const bk_view_csv *c)
 {
     put_axes(c->view, c->out);
-    fputs(c->view->comparison ? ",id,text,mse,snr_db,max_error,channel\n" : ",id,text,value,over_median,channel\n", c->out);
+    fputs(c->view->comparison ? ",id,text,mse,snr_db,max_error,channel\n" : ",id,text,value,over_median,channel\n",
+          c->out);
 }
 
 bk_status bk_view_csv_row(void *csv, const bk_peak *row, bk_error *err)

@@ -131,7 +131,8 @@ static void fill_channel(const bk_view *v, bk_json *j, const bk_peak *p)
     set_num(j, "over_median", p->size / v->stats->channel_median);
 }
 
-static bk_json *largest_json(bk_view *v, const bk_peaks *peaks, double median, fill_fn *fill, bk_status *status, bk_error *err)
+static bk_json *largest_json(bk_view *v, const bk_peaks *peaks, double median, fill_fn *fill, bk_status *status,
+                             bk_error *err)
 {
     bk_json *j = bk_json_object();
     set_num(j, "median", median);
@@ -182,9 +183,11 @@ static bk_json *stats_json(bk_view *v, bk_status *status, bk_error *err)
     bk_json_set(j, "inf_at", value_place(v, st->inf_at));
     set_int(j, "saturated", st->saturated);
     bk_json_set(j, "largest", values_json(v));
-    bk_json_set(j, "rows", st->row_len ? largest_json(v, &st->rows, st->row_median, fill_row, status, err) : bk_json_null());
+    bk_json_set(j, "rows",
+                st->row_len ? largest_json(v, &st->rows, st->row_median, fill_row, status, err) : bk_json_null());
     bk_json_set(j, "channels",
-                st->channel ? largest_json(v, &st->channels, st->channel_median, fill_channel, status, err) : bk_json_null());
+                st->channel ? largest_json(v, &st->channels, st->channel_median, fill_channel, status, err)
+                            : bk_json_null());
     bk_json_set(j, "histogram", histogram_json(v->histogram));
     return j;
 }

@@ -96,8 +96,15 @@ static double median_of_rows(const bk_stats *s)
 
 bk_status bk_stats_init(bk_stats *s, int64_t row_len, int top, bk_error *err)
 {
-    *s = (bk_stats){.row_len = row_len, .min = INFINITY, .max = -INFINITY, .min_at = -1, .max_at = -1, .nan_at = -1, .inf_at = -1,
-                    .row_median = NAN, .channel_median = NAN};
+    *s = (bk_stats){.row_len = row_len,
+                    .min = INFINITY,
+                    .max = -INFINITY,
+                    .min_at = -1,
+                    .max_at = -1,
+                    .nan_at = -1,
+                    .inf_at = -1,
+                    .row_median = NAN,
+                    .channel_median = NAN};
     bk_status status = bk_peaks_init(&s->values, top, err);
     if (status == BK_OK) status = bk_peaks_init(&s->rows, top, err);
     if (status == BK_OK) status = bk_peaks_init(&s->channels, top, err);
@@ -108,7 +115,8 @@ bk_status bk_stats_init(bk_stats *s, int64_t row_len, int top, bk_error *err)
         if (keep) s->channel = malloc((size_t)row_len * sizeof *s->channel);
         if (!s->row_sizes || (keep && !s->channel))
             status = bk_fail(err, BK_ENOMEM, "no memory for the statistics of %lld channels", (long long)row_len);
-        for (int64_t k = 0; s->channel && k < row_len; k++) s->channel[k] = (bk_peak){.size = -1, .at = -1, .channel = k};
+        for (int64_t k = 0; s->channel && k < row_len; k++)
+            s->channel[k] = (bk_peak){.size = -1, .at = -1, .channel = k};
     }
     if (status != BK_OK) bk_stats_free(s);
     return status;

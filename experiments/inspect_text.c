@@ -162,7 +162,8 @@ static bk_status print_token(bk_view *v, int64_t row, FILE *out, bk_error *err)
 
 static void print_why_no_text(const bk_view *v, FILE *out)
 {
-    if (v->tokens.store && v->tokens.why) fprintf(out, "\nno text of tokens: %s (--model M names one)\n", v->tokens.why);
+    if (v->tokens.store && v->tokens.why)
+        fprintf(out, "\nno text of tokens: %s (--model M names one)\n", v->tokens.why);
 }
 
 static const char *row_name(const bk_store_object *o, char name[BK_LABEL])
@@ -194,8 +195,8 @@ static bk_status print_rows(bk_view *v, FILE *out, bk_error *err)
     const bk_store_object *o = v->top;
     const bk_stats *st = v->stats;
     char name[BK_LABEL];
-    fprintf(out, "\nlargest %ss, by their largest value; the lower median of all %" PRId64 " is %.6g\n", row_name(o, name), st->n_rows,
-            st->row_median);
+    fprintf(out, "\nlargest %ss, by their largest value; the lower median of all %" PRId64 " is %.6g\n",
+            row_name(o, name), st->n_rows, st->row_median);
     print_axes(out, o, o->rank - 1);
     fprintf(out, "         value  / median  %8s", bk_axis_name(o, o->rank - 1, name));
     print_token_head(v, out);
@@ -218,8 +219,9 @@ static bk_status print_channels(bk_view *v, FILE *out, bk_error *err)
         fprintf(out, "\n%s is too long for a list of its entries\n", name);
         return BK_OK;
     }
-    fprintf(out, "\nlargest entries of %s, by their largest value; the lower median of all is %.6g\n  %8s         value  / median", name,
-            st->channel_median, name);
+    fprintf(out, "\nlargest entries of %s, by their largest value; the lower median of all is %.6g\n", name,
+            st->channel_median);
+    fprintf(out, "  %8s         value  / median", name);
     print_axes(out, o, o->rank - 1);
     print_token_head(v, out);
     for (int i = 0; i < st->channels.n; i++) {
@@ -250,7 +252,8 @@ static bk_status print_stats(bk_view *v, FILE *out, bk_error *err)
     print_bad(out, o, "Inf", st->inf, st->inf_at);
     fprintf(out, "%-10s %" PRId64 "\n", "+-65504", st->saturated);
     if (!st->finite) return BK_OK;
-    if (v->histogram) bk_histogram_draw(v->histogram, out, v->opt->columns ? v->opt->columns : 80, v->opt->log, v->opt->utf8);
+    if (v->histogram)
+        bk_histogram_draw(v->histogram, out, v->opt->columns ? v->opt->columns : 80, v->opt->log, v->opt->utf8);
     BK_TRY(print_values(v, out, err));
     if (st->row_len) BK_TRY(print_rows(v, out, err));
     if (st->row_len) BK_TRY(print_channels(v, out, err));
@@ -346,7 +349,8 @@ static bk_status print_comparison(bk_view *v, FILE *out, bk_error *err)
     fprintf(out, "%-10s %.6g\n", "MSE", bk_comparison_mse(c));
     if (c->error2 == 0) fprintf(out, "%-10s no error%s\n", "SNR", c->max_error == 0 ? ": the values are the same" : "");
     else fprintf(out, "%-10s %.2f dB\n", "SNR", snr);
-    fprintf(out, isnan(bk_comparison_cosine(c)) ? "%-10s none: all zeros\n" : "%-10s %.9g\n", "cosine", bk_comparison_cosine(c));
+    fprintf(out, isnan(bk_comparison_cosine(c)) ? "%-10s none: all zeros\n" : "%-10s %.9g\n", "cosine",
+            bk_comparison_cosine(c));
     fprintf(out, "%-10s %.6g: %.7g against %.7g", "max error", c->max_error, c->max_pair[0], c->max_pair[1]);
     print_place(out, v->top, c->max_at);
     fputc('\n', out);

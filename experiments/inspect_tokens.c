@@ -97,14 +97,15 @@ static void look_for_model(bk_row_tokens *t, const char *file, const bk_store_me
     }
 }
 
-bk_status bk_row_tokens_open(bk_row_tokens *t, bk_store *store, const bk_store_object *o, const char *file, const char *model,
-                             bk_error *err)
+bk_status bk_row_tokens_open(bk_row_tokens *t, bk_store *store, const bk_store_object *o, const char *file,
+                             const char *model, bk_error *err)
 {
     *t = (bk_row_tokens){.sample = -1};
     bk_status status = open_ids(t, store, o, err);
     if (status == BK_OK && model) status = open_tokenizer(model, &t->tok, err);
     else if (status == BK_OK && t->store) look_for_model(t, file, bk_store_meta_of(store));
-    if (status == BK_EUNSUP) status = err->code = BK_EFORMAT; /* an input file that brick cannot use, not a wrong command */
+    if (status == BK_EUNSUP)
+        status = err->code = BK_EFORMAT; /* an input file that brick cannot use, not a wrong command */
     if (status != BK_OK) bk_row_tokens_close(t);
     return status;
 }

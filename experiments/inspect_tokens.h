@@ -16,11 +16,11 @@ typedef struct bk_row_tokens {
     const char *why;   /* there are ids but no texts: why, static; else NULL */
 } bk_row_tokens;
 
-/* Ids belong to datasets [samples, tokens, ...] with ids of [samples, tokens]. model: a GGUF, a folder with a tokenizer or
- * a run folder (BK_EIO, BK_EFORMAT if it has none); NULL: the model that the file names, looked for beside the file, in
+/* Ids belong to datasets [samples, tokens, ...] with ids of [samples, tokens]. model: a GGUF, a folder with a tokenizer
+ * or a run folder (BK_EIO, BK_EFORMAT if it has none); NULL: the model that the file names, looked for beside the file, in
  * models/ and here, and taken if its SHA-256 is the one in the file. Frees nothing of `store`. */
-bk_status bk_row_tokens_open(bk_row_tokens *t, bk_store *store, const bk_store_object *o, const char *file, const char *model,
-                             bk_error *err) BK_MUST_USE;
+bk_status bk_row_tokens_open(bk_row_tokens *t, bk_store *store, const bk_store_object *o, const char *file,
+                             const char *model, bk_error *err) BK_MUST_USE;
 void bk_row_tokens_close(bk_row_tokens *t); /* before the store */
 /* *id = -1 where there is none. */
 bk_status bk_row_token_id(bk_row_tokens *t, int64_t sample, int64_t token, int64_t *id, bk_error *err) BK_MUST_USE;

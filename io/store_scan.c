@@ -12,7 +12,7 @@ struct bk_scan {
     bk_store *s;
     const bk_store_object *o;
     hid_t id, space;
-    /* Blocks run over whole trailing axes and part of one axis `split`; the axes before it are counted through one by one. */
+    /* Blocks run over whole trailing axes and part of one axis `split`; those before it are counted through one by one. */
     int split;
     int64_t inner, at; /* values behind one step of `split`; values that were given out */
     hsize_t start[BK_STORE_ANY_RANK];
@@ -28,8 +28,11 @@ static bk_status read_block(bk_scan *c, const hsize_t *count, int64_t n, bk_erro
     /* Memory of the file's rank: with another one HDF5 moves value by value. */
     hid_t row = c->o->rank ? H5Screate_simple(c->o->rank, count, NULL) : H5Screate(H5S_SCALAR);
     herr_t rc = c->o->rank ? H5Sselect_hyperslab(c->space, H5S_SELECT_SET, c->start, NULL, count, NULL) : 0;
-    if (rc >= 0) rc = H5Dread(c->id, f16 ? c->s->f16 : H5T_NATIVE_DOUBLE, row, c->space, H5P_DEFAULT, f16 ? (void *)c->half : c->value);
-    bk_status status = rc < 0 ? bk_hdf5_fail(c->s, err, "cannot read %s", c->o->path) : BK_OK; /* before HDF5 forgets why */
+    if (rc >= 0)
+        rc = H5Dread(c->id, f16 ? c->s->f16 : H5T_NATIVE_DOUBLE, row, c->space, H5P_DEFAULT,
+                     f16 ? (void *)c->half : c->value);
+    bk_status status = BK_OK;
+    if (rc < 0) status = bk_hdf5_fail(c->s, err, "cannot read %s", c->o->path); /* before H5Sclose forgets why */
     H5Sclose(row);
     BK_TRY(status);
     if (f16) {
@@ -63,11 +66,12 @@ bk_status bk_scan_next(bk_scan *c, const double **v, int64_t *n, bk_error *err)
     return BK_OK;
 }
 
-/* The cache holds the chunks that lie side by side under a row, so that each is read and unpacked once; the memory has a bound, but a
- * packed chunk must fit. */
+/* The cache holds the chunks that lie side by side under a row, so that each is read and unpacked once; the memory has
+ * a bound, but a packed chunk must fit. */
 static void size_cache(const bk_store_object *o, hid_t dapl)
 {
-    double size = o->type == BK_STORE_OTHER ? 8 : (double)bk_store_type_size(o->type), slab = size, chunk = size, slots = 1;
+    double size = o->type == BK_STORE_OTHER ? 8 : (double)bk_store_type_size(o->type);
+    double slab = size, chunk = size, slots = 1;
     bool row = false;
     for (int k = 0; k < o->rank && o->chunk[0]; k++) {
         double across = row ? (double)((o->dim[k] - 1) / o->chunk[k] + 1) : 1;
@@ -106,7 +110,14 @@ bk_status bk_scan_open(bk_scan **out, bk_store *s, const char *path, bk_error *e
         return bk_fail(err, BK_ENOMEM, "%s: out of memory", s->path);
     }
     float *wide = (float *)(value + SCAN);
-    *c = (bk_scan){.s = s, .o = o, .id = -1, .space = -1, .split = o->rank - 1, .inner = 1, .value = value, .wide = wide,
+    *c = (bk_scan){.s = s,
+                   .o = o,
+                   .id = -1,
+                   .space = -1,
+                   .split = o->rank - 1,
+                   .inner = 1,
+                   .value = value,
+                   .wide = wide,
                    .half = (uint16_t *)(wide + SCAN)};
     while (o->elements > 0 && c->split > 0 && c->inner * o->dim[c->split] <= SCAN) c->inner *= o->dim[c->split--];
     bk_hdf5_lock();

@@ -28,7 +28,8 @@ static float value(int64_t i)
 
 static const char *write_dump_of(const char *model, const char *sha256)
 {
-    const bk_store_meta meta = {.schema = "brick.dump", .model = model, .model_sha256 = sha256, .config = "a: 1\nb: 2\n"};
+    const bk_store_meta meta = {
+        .schema = "brick.dump", .model = model, .model_sha256 = sha256, .config = "a: 1\nb: 2\n"};
     const int64_t dim[3] = {N, T, C};
     const double eight[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     float x[N * T * C], odd[2][3] = {{0, NAN, INFINITY}, {65504, -65504, NAN}};
@@ -93,7 +94,8 @@ END_TEST
 /* Bytes of a file that a terminal would obey, or that are no text. */
 START_TEST(strings_of_the_file_are_escaped)
 {
-    const bk_store_meta meta = {.schema = "brick.dump", .model = "tiny\xff\xfe", .config = "{\"a\": \"\\n\"}\x1b[31m\xc2\x9b\xe2\x80\xae"};
+    const bk_store_meta meta = {
+        .schema = "brick.dump", .model = "tiny\xff\xfe", .config = "{\"a\": \"\\n\"}\x1b[31m\xc2\x9b\xe2\x80\xae"};
     bk_store *s;
     DONE(bk_store_create(&s, inspect_file("strings.h5"), &meta, 0, &inspect_err));
     DONE(bk_store_commit(s, &inspect_err));
@@ -109,7 +111,8 @@ START_TEST(outliers_are_found_where_they_are)
     char *t = shown(DOWN_IN);
     HAS(t, "min        -640  at sample 1, token 5, channel 7");
     HAS(t, "largest tokens");
-    HAS(t, "         1         5          -640        80         7         1\n"); /* ratio to the median 8, channel, id */
+    /* Ratio to the median 8, channel, id. */
+    HAS(t, "         1         5          -640        80         7         1\n");
     HAS(t, "         7          -640       640         1         5         1\n");  /* the channels' median is 1 */
     HAS(t, "zeros      3");
     free(t);
@@ -221,10 +224,11 @@ END_TEST
 /* Five tokens, with all that CSV has to quote; the byte-level letters of line end and space are C and G with dots. */
 static const char *write_tokenizer(void)
 {
-    static const char text[] = "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
-                               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-                               "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],"
-                               "\"vocab\":{\"a\":0,\",\":1,\"\\\"\":2,\"\\u010a\":3,\"\\u0120\":4}}}";
+    static const char text[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],"
+        "\"vocab\":{\"a\":0,\",\":1,\"\\\"\":2,\"\\u010a\":3,\"\\u0120\":4}}}";
     DONE(bk_mkdir_p(inspect_file("model"), &inspect_err));
     DONE(bk_write_file(inspect_file("model/tokenizer.json"), text, sizeof text - 1, &inspect_err));
     return inspect_file("model");
@@ -270,7 +274,8 @@ END_TEST
 START_TEST(csv_of_tokens_is_quoted)
 {
     const char *model = write_tokenizer();
-    char *t = inspect_shown((bk_inspect_options){.file = write_dump(), .path = DOWN_IN, .model = model, .csv = "tokens", .bins = -1});
+    char *t = inspect_shown(
+        (bk_inspect_options){.file = write_dump(), .path = DOWN_IN, .model = model, .csv = "tokens", .bins = -1});
     int lines = 0;
     for (char *p = t; *p; p++) lines += *p == '\n';
     ck_assert_int_eq(lines, 1 + N * T);
@@ -289,7 +294,8 @@ START_TEST(csv_of_channels_has_every_channel)
     HAS(t, "\n7,-640,640,1,5\n");
     free(t);
     t = inspect_shown((bk_inspect_options){.file = write_dump(), .path = "/odd", .csv = "channels", .bins = -1});
-    ck_assert_str_eq(t, "channel,value,over_median,axis 0\n0,65504,1,1\n1,-65504,1,1\n2,,,\n"); /* nothing finite in the last */
+    /* Nothing is finite in the last. */
+    ck_assert_str_eq(t, "channel,value,over_median,axis 0\n0,65504,1,1\n1,-65504,1,1\n2,,,\n");
     free(t);
 }
 END_TEST

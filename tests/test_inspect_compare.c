@@ -105,7 +105,8 @@ START_TEST(worst_tokens_and_channels_come_first)
 {
     write_files();
     bk_json *j = inspect_json(against("/x", "b:c.h5", NULL));
-    const bk_json *c = bk_json_get(j, "comparison"), *rows = bk_json_get(c, "rows"), *channels = bk_json_get(c, "channels");
+    const bk_json *c = bk_json_get(j, "comparison"), *rows = bk_json_get(c, "rows"),
+                  *channels = bk_json_get(c, "channels");
     const bk_json *row = bk_json_at(rows, 0), *first = bk_json_at(channels, 0), *second = bk_json_at(channels, 1);
     ck_assert(at(row, "at", 0) == 1 && at(row, "at", 1) == 2);
     ck_assert_double_eq(num(row, "mse"), 0.25 / C);

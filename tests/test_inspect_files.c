@@ -39,7 +39,8 @@ static hid_t foreign(void)
 /* A dataset /x; dcpl is closed. */
 static hid_t add(hid_t file, hid_t type, int rank, const hsize_t *dim, hid_t dcpl)
 {
-    hid_t space = H5Screate_simple(rank, dim, NULL), d = H5Dcreate2(file, "x", type, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    hid_t space = H5Screate_simple(rank, dim, NULL),
+          d = H5Dcreate2(file, "x", type, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
     ck_assert_int_ge(d, 0);
     H5Sclose(space), H5Pclose(dcpl);
     return d;
@@ -170,7 +171,8 @@ END_TEST
 START_TEST(values_that_were_never_written_are_not_made_up)
 {
     const float fill = 1;
-    const hsize_t chunk[2] = {1, 1024}, dim[2] = {(hsize_t)25 << 20, 1024}, absurd[2] = {(hsize_t)1 << 40, (hsize_t)1 << 40};
+    const hsize_t chunk[2] = {1, 1024}, dim[2] = {(hsize_t)25 << 20, 1024},
+                  absurd[2] = {(hsize_t)1 << 40, (hsize_t)1 << 40};
     for (int k = 0; k < 2; k++) {
         hid_t f = foreign(), dcpl = H5Pcreate(H5P_DATASET_CREATE);
         H5Pset_chunk(dcpl, 2, chunk);
@@ -200,7 +202,8 @@ START_TEST(packed_chunks_across_rows_are_read_right)
     H5Dwrite(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, x);
     H5Dclose(d), H5Fclose(f);
     bk_json *j = inspect_json((bk_inspect_options){.file = inspect_file("foreign.h5"), .path = "x", .bins = -1});
-    const bk_json *st = bk_json_get(j, "statistics"), *rows = bk_json_get(st, "rows"), *channels = bk_json_get(st, "channels");
+    const bk_json *st = bk_json_get(j, "statistics"), *rows = bk_json_get(st, "rows"),
+                  *channels = bk_json_get(st, "channels");
     ck_assert_double_eq_tol(bk_json_num(bk_json_get(st, "mean"), 0), (ROWS - COLUMNS) / 2.0, 1e-9);
     ck_assert_int_eq(bk_json_int(bk_json_get(st, "zeros"), 0), COLUMNS);
     ck_assert_int_eq(bk_json_int(bk_json_at(bk_json_get(st, "max_at"), 0), 0), ROWS - 1);

@@ -1,5 +1,5 @@
-/* libFuzzer target: brick inspect of any bytes as an HDF5 file, in every form. The formats without checksums are left out as in
- * fuzz_store.c. */
+/* libFuzzer target: brick inspect of any bytes as an HDF5 file, in every form. The formats without checksums are left out,
+ * as in fuzz_store.c. */
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -46,8 +46,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(file, sizeof file, "/proc/self/fd/%d", fd);
     if (fd < 0 || !null || ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size) return 0;
     if (!choose(file, path)) return 0;
-    const bk_inspect_options tree = {.file = file}, text = {.file = file, .path = path, .bins = 9, .log = true, .utf8 = true, .top = 3},
-                             rows = {.file = file, .path = path, .csv = "tokens"}, channels = {.file = file, .path = path, .csv = "channels"};
+    const bk_inspect_options tree = {.file = file},
+                             text = {.file = file, .path = path, .bins = 9, .log = true, .utf8 = true, .top = 3},
+                             rows = {.file = file, .path = path, .csv = "tokens"},
+                             channels = {.file = file, .path = path, .csv = "channels"};
     bk_inspect_options pair = text, json = text, json_pair = text;
     pair.against = json_pair.against = file;
     json.json = json_pair.json = true;
