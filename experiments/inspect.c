@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "experiments/options.h"
 #include "experiments/progress.h"
 #include "experiments/suggest.h"
+#include "experiments/terminal.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 
@@ -110,7 +110,7 @@ static bk_status walk_piece(void *user, const double *v, int64_t first, int64_t 
 /* All values of what was asked for. */
 static bk_status walk_over(const bk_view *v, const char *stage, piece_fn *fn, void *user, bk_error *err)
 {
-    walk w = {.fn = fn, .user = user, .quiet = csv_rows(v->opt) && isatty(1)};
+    walk w = {.fn = fn, .user = user, .quiet = csv_rows(v->opt) && bk_terminal(1)};
     bk_progress_begin(&w.progress, stage, 0, 0, v->top->elements);
     bk_status status = bk_store_scan(v->store, v->top->path, walk_piece, &w, err);
     bk_progress_clear_line();
@@ -338,20 +338,14 @@ static bool terminal_is_utf8(void)
     return utf8;
 }
 
-static int terminal_columns(void)
-{
-    struct winsize w;
-    return ioctl(1, TIOCGWINSZ, &w) == 0 ? w.ws_col : 0;
-}
-
 int bk_verb_inspect(int argc, char **argv)
 {
     bk_inspect_options o = {.top = TOP, .bins = -1};
     const bk_opt opts[] = {
         {"FILE", BK_OPT_TEXT, &o.file, NULL, "", 0, 0, "an HDF5 file"},
         {"PATH", BK_OPT_TEXT, &o.path, NULL, NULL, 0, 0, "a group or dataset in it; a dataset is measured, value by value"},
-        {"--against", BK_OPT_TEXT, &o.against, "F[:PATH]", NULL, 0, 0,
-         "compare with this dataset, the reference (:PATH = in the same file)"},
+        {"--against", BK_OPT_TEXT, &o.against, "Y.h5", NULL, 0, 0,
+         "compare with the same path in this file, the reference; Y.h5:PATH2, :PATH2 = another path"},
         {"--top", BK_OPT_INT, &o.top, "N", "8", 1, 1000, "length of the lists of outliers"},
         {"--bins", BK_OPT_INT, &o.bins, "N", "20; none in JSON", 0, 10000,
          "bins of the histogram; 0 = none, which saves a pass"},
@@ -368,7 +362,7 @@ int bk_verb_inspect(int argc, char **argv)
                         "brick inspect dump.h5 /blocks/000/sites/key --csv channels\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
-    o.columns = terminal_columns();
+    o.columns = bk_terminal_columns(1);
     o.utf8 = terminal_is_utf8();
     fflush(stdout);
     if (!in_child(&o, &code)) return code;
