@@ -49,7 +49,7 @@ static bk_status split_against(const bk_inspect_options *o, char **file, const c
 {
     const char *colon = bk_exists(o->against) ? NULL : strrchr(o->against, ':');
     size_t n = colon ? (size_t)(colon - o->against) : strlen(o->against);
-    *path = colon && colon[1] ? colon + 1 : o->path;
+    *path = colon && colon[1] ? colon + 1 : o->path ? o->path : "/";
     *file = n ? strndup(o->against, n) : strdup(o->file);
     return *file ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for a file name");
 }
@@ -61,23 +61,20 @@ static bk_status check_numeric(const char *file, const bk_store_object *o, const
                    o->group ? "a group" : o->type_text, what);
 }
 
-static void dims_text(const bk_store_object *o, char *text, size_t cap)
+static bool same_shape(const bk_store_object *a, const bk_store_object *b)
 {
-    size_t at = (size_t)snprintf(text, cap, "[");
-    for (int k = 0; k < o->rank && at < cap; k++)
-        at += (size_t)snprintf(text + at, cap - at, "%s%lld", k ? ", " : "", (long long)o->dim[k]);
-    if (at < cap) snprintf(text + at, cap - at, "]");
+    bool same = a->rank == b->rank && a->elements == b->elements;
+    for (int k = 0; k < a->rank && same; k++) same = a->dim[k] == b->dim[k];
+    return same;
 }
 
 static bk_status check_same_shape(const bk_view *v, bk_error *err)
 {
     const bk_store_object *a = v->top, *b = v->other;
-    bool same = a->rank == b->rank && a->elements == b->elements;
-    for (int k = 0; k < a->rank && same; k++) same = a->dim[k] == b->dim[k];
-    if (same) return BK_OK;
+    if (same_shape(a, b)) return BK_OK;
     char shape[2][300];
-    dims_text(a, shape[0], sizeof shape[0]);
-    dims_text(b, shape[1], sizeof shape[1]);
+    bk_dims_text(a, shape[0], sizeof shape[0]);
+    bk_dims_text(b, shape[1], sizeof shape[1]);
     return bk_fail(err, BK_ESHAPE, "%s: %s is %s, but %s: %s is %s; only datasets of the same shape can be compared",
                    v->file, a->path, shape[0], v->other_file, b->path, shape[1]);
 }
@@ -214,7 +211,16 @@ static bk_status add_to_comparison(void *user, const double *v, int64_t n, bk_er
     return bk_comparison_add(&p->c, v, reference, n, err);
 }
 
-static bk_status walk_pairs(bk_view *v, bk_store *other, pair *p, FILE *out, bk_error *err)
+static bk_status read_pairs(const bk_view *v, bk_store *other, pair *p, bk_error *err)
+{
+    BK_TRY(bk_scan_open(&p->reference, other, v->other->path, err));
+    bk_status status = walk_over(v, "comparing", add_to_comparison, p, err);
+    bk_scan_close(p->reference);
+    bk_comparison_end(&p->c);
+    return status;
+}
+
+static bk_status show_pairs(bk_view *v, bk_store *other, pair *p, FILE *out, bk_error *err)
 {
     bk_view_csv csv = {v, out};
     if (csv_rows(v->opt)) {
@@ -222,27 +228,83 @@ static bk_status walk_pairs(bk_view *v, bk_store *other, pair *p, FILE *out, bk_
         p->c.user = &csv;
         bk_view_csv_row_head(&csv);
     }
-    BK_TRY(bk_scan_open(&p->reference, other, v->other->path, err));
-    bk_status status = walk_over(v, "comparing", add_to_comparison, p, err);
-    bk_scan_close(p->reference);
-    BK_TRY(status);
-    bk_comparison_end(&p->c);
+    BK_TRY(read_pairs(v, other, p, err));
     if (v->opt->csv) return show_csv(v, out, err);
     return v->opt->json ? bk_view_json(v, out, err) : bk_view_text(v, out, err);
 }
 
-static bk_status compare_with(bk_view *v, bk_store *other, const char *path, FILE *out, bk_error *err)
+static bk_status compare_datasets(bk_view *v, bk_store *other, FILE *out, bk_error *err)
 {
-    BK_TRY(find(other, v->other_file, path, &v->other, err));
+    BK_TRY(check_numeric(v->file, v->top, "--against", err));
     BK_TRY(check_numeric(v->other_file, v->other, "--against", err));
     BK_TRY(check_same_shape(v, err));
     pair p;
     BK_TRY(bk_comparison_init(&p.c, row_len(v->top), list_length(v->opt), err));
     v->comparison = &p.c;
-    bk_status status = walk_pairs(v, other, &p, out, err);
+    bk_status status = show_pairs(v, other, &p, out, err);
     v->comparison = NULL;
     bk_comparison_free(&p.c);
     return status;
+}
+
+/* What stands under `base` of the other file where v->top has it under `top`; NULL if nothing does. */
+static const bk_store_object *counterpart(const bk_store_object *o, const char *top, bk_store *other, const char *base)
+{
+    char want[1024];
+    int64_t n;
+    const bk_store_object *all = bk_store_objects(other, &n);
+    snprintf(want, sizeof want, "%s%s", strcmp(base, "/") ? base : "", o->path + (strcmp(top, "/") ? strlen(top) : 0));
+    for (int64_t i = 0; i < n; i++)
+        if (strcmp(all[i].path, want) == 0) return &all[i];
+    return NULL;
+}
+
+static bk_status compare_one(const bk_view *tree, bk_store *other, bk_pair *to, bk_error *err)
+{
+    to->compared =
+        to->reference && to->reference->numeric && to->value->numeric && same_shape(to->value, to->reference);
+    if (!to->compared) return BK_OK;
+    bk_view v = *tree;
+    v.top = to->value;
+    v.other = to->reference;
+    pair p;
+    BK_TRY(bk_comparison_init(&p.c, 0, 1, err));
+    bk_status status = read_pairs(&v, other, &p, err);
+    bk_comparison_free(&p.c);
+    to->sums = p.c;
+    return status;
+}
+
+/* Every dataset of one tree with that of the same name in the other; integers only where they differ. */
+static bk_status compare_trees(bk_view *v, bk_store *other, FILE *out, bk_error *err)
+{
+    int64_t n, kept = 0;
+    const bk_store_object *o = bk_store_objects(v->store, &n);
+    if (!v->other->group)
+        return bk_fail(err, BK_EINVAL, "%s: %s is a group, but %s: %s is none", v->file, v->top->path, v->other_file,
+                       v->other->path);
+    bk_pair *pairs = calloc((size_t)n, sizeof *pairs);
+    if (!pairs) return bk_fail(err, BK_ENOMEM, "no memory for the comparison of %lld datasets", (long long)n);
+    bk_status status = BK_OK;
+    for (int64_t i = 0; i < n && status == BK_OK; i++) {
+        if (o[i].group || !bk_under(o[i].path, v->top->path)) continue;
+        bk_pair *p = &pairs[kept];
+        *p = (bk_pair){.value = &o[i], .reference = counterpart(&o[i], v->top->path, other, v->other->path)};
+        status = compare_one(v, other, p, err);
+        kept += bk_is_float(&o[i]) || !p->compared || p->sums.max_error != 0;
+    }
+    v->pairs = pairs;
+    v->n_pairs = kept;
+    if (status == BK_OK) status = v->opt->json ? bk_view_json(v, out, err) : bk_view_text(v, out, err);
+    v->pairs = NULL;
+    free(pairs);
+    return status;
+}
+
+static bk_status compare_with(bk_view *v, bk_store *other, const char *path, FILE *out, bk_error *err)
+{
+    BK_TRY(find(other, v->other_file, path, &v->other, err));
+    return v->top->group ? compare_trees(v, other, out, err) : compare_datasets(v, other, out, err);
 }
 
 static bk_status compare(bk_view *v, FILE *out, bk_error *err)
@@ -250,7 +312,6 @@ static bk_status compare(bk_view *v, FILE *out, bk_error *err)
     char *file = NULL;
     const char *path;
     bk_store *other = NULL;
-    BK_TRY(check_numeric(v->file, v->top, "--against", err));
     BK_TRY(split_against(v->opt, &file, &path, err));
     v->other_file = file;
     bk_status status = bk_store_open(&other, file, NULL, err);
@@ -343,7 +404,8 @@ int bk_verb_inspect(int argc, char **argv)
     bk_inspect_options o = {.top = TOP, .bins = -1};
     const bk_opt opts[] = {
         {"FILE", BK_OPT_TEXT, &o.file, NULL, "", 0, 0, "an HDF5 file"},
-        {"PATH", BK_OPT_TEXT, &o.path, NULL, NULL, 0, 0, "a group or dataset in it; a dataset is measured, value by value"},
+        {"PATH", BK_OPT_TEXT, &o.path, NULL, NULL, 0, 0,
+         "a group or dataset in it; a dataset is measured, value by value"},
         {"--against", BK_OPT_TEXT, &o.against, "Y.h5", NULL, 0, 0,
          "compare with the same path in this file, the reference; Y.h5:PATH2, :PATH2 = another path"},
         {"--top", BK_OPT_INT, &o.top, "N", "8", 1, 1000, "length of the lists of outliers"},

@@ -238,6 +238,32 @@ static bk_json *comparison_json(bk_view *v, bk_status *status, bk_error *err)
     return j;
 }
 
+/* ---- two trees ---- */
+
+static bk_json *pair_json(const bk_pair *p)
+{
+    const bk_comparison *c = &p->sums;
+    bool any = p->compared && c->finite > 0;
+    bk_json *j = bk_json_object();
+    bk_json_set(j, "path", text_json(p->value->path));
+    bk_json_set(j, "reference", p->reference ? text_json(p->reference->path) : bk_json_null());
+    bk_json_set(j, "pairs", p->compared ? bk_json_of_int(c->n) : bk_json_null());
+    bk_json_set(j, "compared", p->compared ? bk_json_of_int(c->finite) : bk_json_null());
+    set_num(j, "mse", any ? bk_comparison_mse(c) : NAN);
+    set_num(j, "snr_db", any ? bk_snr(c->signal[1], c->error2) : NAN);
+    set_num(j, "cosine", any ? bk_comparison_cosine(c) : NAN);
+    set_num(j, "max_error", any ? c->max_error : NAN);
+    return j;
+}
+
+static bk_json *pairs_json(const bk_view *v)
+{
+    if (!v->pairs) return bk_json_null();
+    bk_json *a = bk_json_array();
+    for (int64_t i = 0; i < v->n_pairs; i++) bk_json_push(a, pair_json(&v->pairs[i]));
+    return a;
+}
+
 bk_status bk_view_json(bk_view *v, FILE *out, bk_error *err)
 {
     bk_status status = BK_OK;
@@ -246,6 +272,7 @@ bk_status bk_view_json(bk_view *v, FILE *out, bk_error *err)
     bk_json_set(root, "objects", tree_json(v, &status, err));
     bk_json_set(root, "statistics", stats_json(v, &status, err));
     bk_json_set(root, "comparison", comparison_json(v, &status, err));
+    bk_json_set(root, "comparisons", pairs_json(v));
     char *text = status == BK_OK ? bk_json_dump(root, 2) : NULL;
     if (text) fprintf(out, "%s\n", text);
     else if (status == BK_OK) status = bk_fail(err, BK_ENOMEM, "%s: no memory for the JSON text", v->file);

@@ -361,8 +361,53 @@ static bk_status print_comparison(bk_view *v, FILE *out, bk_error *err)
     return BK_OK;
 }
 
+/* ---- two trees ---- */
+
+static void print_pair(const bk_pair *p, int width, FILE *out)
+{
+    const bk_comparison *c = &p->sums;
+    print_text(out, p->value->path);
+    fprintf(out, "%*s", width > (int)strlen(p->value->path) ? width - (int)strlen(p->value->path) : 0, "");
+    if (!p->reference) fputs("  is not in the reference\n", out);
+    else if (!p->compared) {
+        char shape[2][256];
+        bk_dims_text(p->value, shape[0], sizeof shape[0]);
+        bk_dims_text(p->reference, shape[1], sizeof shape[1]);
+        fprintf(out, "  cannot be compared: %s %s against %s %s\n", p->value->type_text, shape[0],
+                p->reference->type_text, shape[1]);
+    } else {
+        double snr = bk_snr(c->signal[1], c->error2);
+        fprintf(out, "  %12.5g", bk_comparison_mse(c));
+        if (isfinite(snr)) fprintf(out, "  %8.2f", snr);
+        else fprintf(out, "  %8s", c->finite && c->max_error == 0 ? "same" : "-");
+        fprintf(out, "  %11.9f  %12.5g", bk_comparison_cosine(c), c->max_error);
+        fprintf(out, c->finite < c->n ? "  %" PRId64 " pairs with NaN or Inf left out\n" : "\n", c->n - c->finite);
+    }
+}
+
+static void print_pairs(const bk_view *v, FILE *out)
+{
+    int width = 7;
+    for (int side = 0; side < 2; side++) {
+        fputs(side ? "reference  " : "compared   ", out);
+        print_text(out, side ? v->other_file : v->file);
+        fputs("  ", out);
+        print_text(out, side ? v->other->path : v->top->path);
+        fputc('\n', out);
+    }
+    for (int64_t i = 0; i < v->n_pairs; i++)
+        if ((int)strlen(v->pairs[i].value->path) > width) width = (int)strlen(v->pairs[i].value->path);
+    if (width > 60) width = 60;
+    fprintf(out, "\n%-*s           MSE    SNR dB       cosine     max error\n", width, "dataset");
+    for (int64_t i = 0; i < v->n_pairs; i++) print_pair(&v->pairs[i], width, out);
+}
+
 bk_status bk_view_text(bk_view *v, FILE *out, bk_error *err)
 {
+    if (v->pairs) {
+        print_pairs(v, out);
+        return BK_OK;
+    }
     if (v->comparison) return print_comparison(v, out, err);
     BK_TRY(print_tree(v->store, v->top->path, out, err));
     return v->stats ? print_stats(v, out, err) : BK_OK;

@@ -27,6 +27,14 @@ void bk_unflatten(const bk_store_object *o, int rank, int64_t flat, int64_t inde
     }
 }
 
+void bk_dims_text(const bk_store_object *o, char *text, size_t cap)
+{
+    size_t at = (size_t)snprintf(text, cap, "[");
+    for (int k = 0; k < o->rank && at < cap; k++)
+        at += (size_t)snprintf(text + at, cap - at, "%s%lld", k ? ", " : "", (long long)o->dim[k]);
+    if (at < cap) snprintf(text + at, cap - at, "]");
+}
+
 bool bk_under(const char *path, const char *top)
 {
     size_t n = strlen(top);

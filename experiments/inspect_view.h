@@ -10,6 +10,13 @@
 #include "experiments/inspect_tokens.h"
 #include "io/store.h"
 
+/* One dataset of two trees that are compared. */
+typedef struct bk_pair {
+    const bk_store_object *value, *reference; /* reference NULL: the other file has none */
+    bool compared;                            /* false: absent, of another shape, or no numbers */
+    bk_comparison sums;                       /* without rows and channels */
+} bk_pair;
+
 typedef struct bk_view {
     const bk_inspect_options *opt;
     const char *file;
@@ -21,6 +28,8 @@ typedef struct bk_view {
     const bk_comparison *comparison; /* NULL: not compared */
     const char *other_file;
     const bk_store_object *other;
+    const bk_pair *pairs; /* NULL: no trees were compared */
+    int64_t n_pairs;
 } bk_view;
 
 bk_status bk_view_text(bk_view *v, FILE *out, bk_error *err) BK_MUST_USE;
@@ -44,6 +53,7 @@ const char *bk_axis_label(const bk_store_object *o, int axis, char text[BK_LABEL
 const char *bk_axis_name(const bk_store_object *o, int axis, char text[BK_LABEL]);
 /* Index along each of the first `rank` axes of a flat index over them. */
 void bk_unflatten(const bk_store_object *o, int rank, int64_t flat, int64_t index[BK_STORE_ANY_RANK]);
+void bk_dims_text(const bk_store_object *o, char *text, size_t cap); /* "[3, 16, 10]" */
 /* Whether `path` is `top` or lies in it. */
 bool bk_under(const char *path, const char *top);
 /* Token id of a row; -1 without one. */

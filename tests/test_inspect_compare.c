@@ -208,6 +208,29 @@ START_TEST(pieces_do_not_matter)
 }
 END_TEST
 
+START_TEST(trees_are_compared_by_name)
+{
+    write_files();
+    bk_json *j = inspect_json(against(NULL, "b:c.h5", NULL));
+    const bk_json *list = bk_json_get(j, "comparisons"), *ref = bk_json_at(list, 0), *x = bk_json_at(list, 1);
+    ck_assert_uint_eq(bk_json_size(list), 2); /* and not the scales, which are the same */
+    ck_assert_str_eq(bk_json_str(bk_json_get(ref, "path"), ""), "/ref");
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(ref, "reference")), BK_JSON_NULL);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(ref, "mse")), BK_JSON_NULL);
+    ck_assert_str_eq(bk_json_str(bk_json_get(x, "reference"), ""), "/x");
+    ck_assert_double_eq(num(x, "mse"), 0.5 / (N * T * C));
+    ck_assert_double_eq(num(x, "max_error"), 0.5);
+    bk_json_free(j);
+    char *t = inspect_shown((bk_inspect_options){.file = inspect_file("b:c.h5"), .against = inspect_file("a.h5"), .bins = -1});
+    HAS(t, "/narrow  is not in the reference\n");
+    HAS(t, "\n/x           0.010417     48.81  0.999993436          -0.5\n");
+    free(t);
+    t = inspect_shown(against("/", "a.h5", NULL));
+    HAS(t, "      0      same  1.000000000             0\n");
+    free(t);
+}
+END_TEST
+
 START_TEST(what_cannot_be_compared_says_so)
 {
     char said[2048], narrow[256];
@@ -238,6 +261,7 @@ int main(void)
     tcase_add_test(tc, what_is_not_finite_is_named_and_left_out);
     tcase_add_test(tc, csv_has_every_token_and_every_channel);
     tcase_add_test(tc, pieces_do_not_matter);
+    tcase_add_test(tc, trees_are_compared_by_name);
     tcase_add_test(tc, what_cannot_be_compared_says_so);
     return inspect_end(suite);
 }

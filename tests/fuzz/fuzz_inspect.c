@@ -50,10 +50,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                              text = {.file = file, .path = path, .bins = 9, .log = true, .utf8 = true, .top = 3},
                              rows = {.file = file, .path = path, .csv = "tokens"},
                              channels = {.file = file, .path = path, .csv = "channels"};
-    bk_inspect_options pair = text, json = text, json_pair = text;
-    pair.against = json_pair.against = file;
+    bk_inspect_options pair = text, json = text, json_pair = text, trees = tree;
+    pair.against = json_pair.against = trees.against = file;
     json.json = json_pair.json = true;
-    const bk_inspect_options all[] = {tree, text, json, rows, channels, pair, json_pair};
+    const bk_inspect_options all[] = {tree, text, json, rows, channels, pair, json_pair, trees};
     bk_error err = {0};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) (void)!bk_inspect(&all[i], null, &err);
     return 0;
