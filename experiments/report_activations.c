@@ -9,7 +9,8 @@
 #include "experiments/report.h"
 
 #define STAGES 3
-#define BINS 16
+#define BINS 16     /* of sequences by their number of outlier tokens */
+#define POSITIONS 9 /* bins of positions */
 
 static const char *const stage_name[STAGES] = {"original", "rotated", "with prefix"};
 
@@ -107,23 +108,31 @@ static void plot_levels(bk_picture *p, int row, int stage)
 {
     bk_buffer_add(&p->script, "plot ");
     for (int k = 0; k < LEVELS; k++)
-        bk_buffer_add(&p->script, "%s$stage%d using 1:%d with linespoints ls %d title '%s'", k ? ", " : "", stage, 2 + row * LEVELS + k, levels[k].style,
-                      levels[k].label);
+        bk_buffer_add(&p->script, "%s$stage%d using 1:%d with linespoints ls %d notitle", k ? ", " : "", stage, 2 + row * LEVELS + k, levels[k].style);
     bk_buffer_add(&p->script, "\n");
 }
 
 static void panel_of_levels(const bk_report_run *r, bk_picture *p, int row, int stage)
 {
-    double lo, hi, left = 0.085 + 0.307 * stage, top = 0.945 - 0.182 * row;
+    double lo, hi, left = 0.11 + 0.298 * stage, top = 0.945 - 0.182 * row;
     if (!range_of_row(r, row, &lo, &hi)) return;
-    bk_picture_panel(p, left, left + 0.283, top - 0.155, top);
+    bk_picture_panel(p, left, left + 0.278, top - 0.153, top);
     bk_picture_log(p, 'y', lo, hi);
     bk_buffer_add(&p->script, row == 0 ? "set title '%s' offset 0,-0.6\n" : "unset title\n", stage_name[stage]);
-    if (stage == 0) bk_buffer_add(&p->script, "set ylabel '%s: max |x|' offset 0.5,0\n", rows[row].label);
+    if (stage == 0) bk_buffer_add(&p->script, "set ylabel \"%s\\nmax |x| (log)\" offset 0.5,0\n", rows[row].label);
     else bk_buffer_add(&p->script, "unset ylabel\nset format y ''\n");
     bk_buffer_add(&p->script, row == ROWS - 1 ? "set xlabel 'block' offset 0,0.4\n" : "unset xlabel\n");
-    bk_buffer_add(&p->script, row == 0 && stage == 0 ? "set key at screen 0.5,0.998 center top horizontal width 2\n" : "unset key\n");
     plot_levels(p, row, stage);
+}
+
+/* One key above all panels: a last panel of its own, whose lines lie outside it. */
+static void key_of_levels(bk_picture *p)
+{
+    bk_picture_panel(p, 0.11, 0.985, 0.972, 0.998);
+    bk_buffer_add(&p->script, "unset border\nunset tics\nunset xlabel\nunset ylabel\nunset logscale\nset yrange [0:1]\nset key center horizontal width 2\nplot ");
+    for (int k = 0; k < LEVELS; k++)
+        bk_buffer_add(&p->script, "%s2 with linespoints ls %d title '%s'", k ? ", " : "", levels[k].style, levels[k].label);
+    bk_buffer_add(&p->script, "\n");
 }
 
 void bk_report_maxima(const bk_report_run *r, bk_picture *p)
@@ -137,10 +146,11 @@ void bk_report_maxima(const bk_report_run *r, bk_picture *p)
     bk_picture_begin(p, 960, 1240);
     for (int s = 0; s < STAGES; s++)
         if (stage_of(r, s)) put_levels(r, p, s);
-    bk_buffer_add(&p->script, "set xrange [-0.5:%zu.5]\nset multiplot\n", blocks_of(r) - 1);
+    bk_buffer_add(&p->script, "set xrange [-0.5:%zu.5]\nset multiplot\nunset key\n", blocks_of(r) - 1);
     for (int row = 0; row < ROWS; row++)
         for (int s = 0; s < STAGES; s++)
             if (stage_of(r, s)) panel_of_levels(r, p, row, s);
+    key_of_levels(p);
     bk_buffer_add(&p->script, "unset multiplot\n");
     bk_buffer_add(&p->caption, "Largest magnitudes of tokens: of the largest |x| over the channels of each token, the three largest, the median and the "
                                "smallest over the tokens of a sequence, mean over sequences. Logarithmic axes, the same along a row. Queries and keys "
@@ -196,6 +206,13 @@ static void tics_of_counts(bk_picture *p, int64_t width, int last)
     bk_buffer_add(&p->script, ") %s\nset xrange [-0.6:%d.6]\n", width == 1 ? "norotate" : "rotate by -40", last);
 }
 
+/* Whole numbers from zero. */
+static void axis_of_counts(bk_picture *p, char axis, int64_t most)
+{
+    bk_picture_linear(p, axis, 0, (double)most);
+    bk_buffer_add(&p->script, "set %ctics norotate 0,%lld\n", axis, (long long)(most / 6 + 1));
+}
+
 static void panel_of_counts(const bk_report_run *r, bk_picture *p, const char *side, const char *title)
 {
     int64_t width = width_of_bins(r, side), how[STAGES][BINS] = {{0}};
@@ -206,10 +223,11 @@ static void panel_of_counts(const bk_report_run *r, bk_picture *p, const char *s
         for (int k = 0; k < BINS; k++) last = how[s][k] && k > last ? k : last;
         n++;
     }
-    bk_buffer_add(&p->script, "set title '%s: number'\nset ylabel 'sequences'\nset xlabel 'outlier tokens of a sequence'\nset boxwidth %g\nset key top right\n",
+    bk_buffer_add(&p->script, "set title '%s: number'\nset ylabel 'sequences'\nset xlabel 'outlier tokens of a sequence'\nset boxwidth %g\n"
+                              "set key default\nset key noenhanced right top\n",
                   title, 0.8 / n);
     tics_of_counts(p, width, last);
-    bk_picture_linear(p, 'y', 0, (double)whole(r, "samples"));
+    axis_of_counts(p, 'y', whole(r, "samples") * 7 / 5 + 1); /* room for the key */
     bk_buffer_add(&p->script, "plot ");
     for (int s = 0, at = 0; s < STAGES; s++) {
         if (!stage_of(r, s)) continue;
@@ -227,25 +245,26 @@ static void panel_of_counts(const bk_report_run *r, bk_picture *p, const char *s
 /* Position 0 alone, then equal bins. */
 static void panel_of_positions(const bk_report_run *r, bk_picture *p, const char *side, const char *title)
 {
-    int64_t tokens = whole(r, "seqlen"), n[BINS] = {0}, most = 0, width = (tokens - 1 + BINS - 2) / (BINS - 1);
+    int64_t tokens = whole(r, "seqlen"), n[POSITIONS] = {0}, most = 0, width = (tokens - 1 + POSITIONS - 2) / (POSITIONS - 1);
     const bk_json *list = tokens_of(r, 0, side);
     width = width > 0 ? width : 1;
     for (size_t t = 0; t < bk_json_size(list); t++) {
         int64_t at = bk_json_int(bk_json_get(bk_json_at(list, t), "position"), -1), k = at == 0 ? 0 : 1 + (at - 1) / width;
-        if (at < 0 || k >= BINS) continue;
+        if (at < 0 || k >= POSITIONS) continue;
         most = ++n[k] > most ? n[k] : most;
     }
-    bk_buffer_add(&p->script, "set title '%s: position, original'\nset ylabel 'tokens'\nset xlabel 'position in the sequence'\nset boxwidth 0.8\nunset key\n"
+    bk_buffer_add(&p->script, "set title '%s: position (original)'\nset ylabel 'tokens'\nset xlabel 'position in the sequence'\nset boxwidth 0.8\nunset key\n"
                               "set xrange [-0.6:%d.6]\nset xtics (",
-                  title, BINS - 1);
-    for (int64_t k = 0; k < BINS; k++) {
+                  title, POSITIONS - 1);
+    for (int64_t k = 0; k < POSITIONS; k++) {
+        int64_t end = k * width < tokens ? k * width : tokens - 1;
         if (k == 0) bk_buffer_add(&p->script, "'0' 0");
-        else bk_buffer_add(&p->script, ", '%lld-%lld' %lld", (long long)(1 + (k - 1) * width), (long long)(k * width), (long long)k);
+        else bk_buffer_add(&p->script, ", '%lld-%lld' %lld", (long long)(1 + (k - 1) * width), (long long)end, (long long)k);
     }
-    bk_buffer_add(&p->script, ") rotate by -50\n");
-    bk_picture_linear(p, 'y', 0, (double)most);
+    bk_buffer_add(&p->script, ") rotate by -40\n");
+    axis_of_counts(p, 'y', most);
     bk_buffer_add(&p->script, "plot '-' using 1:2 with boxes fs solid ls 1 notitle\n");
-    for (int k = 0; k < BINS; k++) bk_buffer_add(&p->script, "%d %lld\n", k, (long long)n[k]);
+    for (int k = 0; k < POSITIONS; k++) bk_buffer_add(&p->script, "%d %lld\n", k, (long long)n[k]);
     bk_buffer_add(&p->script, "e\nset xtics norotate\n");
 }
 
@@ -286,8 +305,14 @@ static void put_token(bk_picture *p, const char *text)
     bk_gnuplot_add(&p->script, quoted);
 }
 
+/* A bar without length would still have an edge. */
+static void put_bar(bk_picture *p, size_t at, int64_t from, int64_t to)
+{
+    if (from < to) bk_buffer_add(&p->script, "%zu %lld %lld\n", at, (long long)from, (long long)to);
+}
+
 /* Bars from left to right, the most frequent on top; the part that stands at position 0 in another colour. */
-static void panel_of_content(const bk_report_run *r, bk_picture *p, const char *side, const char *title)
+static void panel_of_content(const bk_report_run *r, bk_picture *p, const char *side, const char *title, double key_at)
 {
     const bk_json *tokens = tokens_of(r, 0, side);
     content *c = calloc(bk_json_size(tokens) + 1, sizeof *c);
@@ -296,9 +321,10 @@ static void panel_of_content(const bk_report_run *r, bk_picture *p, const char *
         return;
     }
     size_t all = collect_content(tokens, c), n = all < 10 ? all : 10;
-    bk_buffer_add(&p->script, "set title '%s: content, original'\nset xlabel 'tokens'\nunset ylabel\nset yrange [%zu.6:-0.6]\nset xtics auto norotate\n",
-                  title, n ? n - 1 : 0);
-    bk_buffer_add(&p->script, "unset logscale\nset xrange [0:%.6g]\nset format x '%%g'\nset key bottom right\nset ytics (", n ? 1.08 * (double)c[0].n : 1);
+    axis_of_counts(p, 'x', n ? c[0].n : 1);
+    bk_buffer_add(&p->script, "set title '%s: content (original)'\nset xlabel 'tokens'\nunset ylabel\nset yrange [%zu.6:-0.6]\n"
+                              "set key at screen 0.985,%.4f right top horizontal\nset ytics (",
+                  title, n ? n - 1 : 0, key_at);
     for (size_t i = 0; i < n; i++) {
         bk_buffer_add(&p->script, i ? ", " : "");
         put_token(p, c[i].text);
@@ -306,9 +332,9 @@ static void panel_of_content(const bk_report_run *r, bk_picture *p, const char *
     }
     bk_buffer_add(&p->script, ")\nplot '-' using 3:1:2:3:($1-0.35):($1+0.35) with boxxyerror fs solid ls 1 title 'at position 0', "
                               "'-' using 3:1:2:3:($1-0.35):($1+0.35) with boxxyerror fs solid ls 4 title 'elsewhere'\n");
-    for (size_t i = 0; i < n; i++) bk_buffer_add(&p->script, "%zu 0 %lld\n", i, (long long)c[i].at_start);
+    for (size_t i = 0; i < n; i++) put_bar(p, i, 0, c[i].at_start);
     bk_buffer_add(&p->script, "e\n");
-    for (size_t i = 0; i < n; i++) bk_buffer_add(&p->script, "%zu %lld %lld\n", i, (long long)c[i].at_start, (long long)c[i].n);
+    for (size_t i = 0; i < n; i++) put_bar(p, i, c[i].at_start, c[i].n);
     bk_buffer_add(&p->script, "e\nset ytics auto\n");
     free(c);
 }
@@ -321,7 +347,7 @@ static void row_of_outliers(const bk_report_run *r, bk_picture *p, const char *s
     bk_picture_panel(p, 0.37, 0.63, bottom, top);
     panel_of_positions(r, p, side, title);
     bk_picture_panel(p, 0.76, 0.98, bottom, top);
-    panel_of_content(r, p, side, title);
+    panel_of_content(r, p, side, title, bottom - 0.52 * (top - bottom) * 0.5);
 }
 
 static bool any_outlier(const bk_report_run *r, const char *side)
@@ -331,7 +357,7 @@ static bool any_outlier(const bk_report_run *r, const char *side)
 
 void bk_report_outliers(const bk_report_run *r, bk_picture *p)
 {
-    static const char *const side[] = {"upper", "lower"};
+    static const char *const side[] = {"upper", "lower"}, *const title[] = {"Upper outliers", "Lower outliers"};
     if (!measured(r, p)) return;
     int n = any_outlier(r, side[0]) + any_outlier(r, side[1]);
     double threshold[2] = {bk_json_num(bk_json_get(r->data, "threshold"), NAN), bk_json_num(bk_json_get(r->data, "lower_threshold"), NAN)};
@@ -340,12 +366,12 @@ void bk_report_outliers(const bk_report_run *r, bk_picture *p)
                               "smaller than the median / %g at queries or keys.", threshold[0], threshold[1]);
         return;
     }
-    bk_picture_begin(p, 960, 330 * n);
+    bk_picture_begin(p, 960, 350 * n);
     bk_buffer_add(&p->script, "set multiplot\n");
     for (int i = 0, row = 0; i < 2; i++) {
         double low = 1 - (row + 1) / (double)n, high = 1 - row / (double)n;
         if (!any_outlier(r, side[i])) continue;
-        row_of_outliers(r, p, side[i], side[i], low + 0.24 / n, high - 0.1 / n);
+        row_of_outliers(r, p, side[i], title[i], low + 0.3 / n, high - 0.1 / n);
         row++;
     }
     bk_buffer_add(&p->script, "unset multiplot\n");
@@ -394,18 +420,18 @@ static void plot_errors(const bk_report_run *r, bk_picture *p, int stage)
 
 static void panels_of_errors(const bk_report_run *r, bk_picture *p, double lo, double hi)
 {
-    int64_t samples = whole(r, "samples"), seqlen = whole(r, "seqlen");
-    bk_buffer_add(&p->script, "set xrange [0:%lld]\nset xlabel 'token, sequence behind sequence' offset 0,0.4\nset xtics %lld\n", (long long)(samples * seqlen),
-                  (long long)(samples <= 8 ? seqlen : samples * seqlen / 4));
+    int64_t samples = whole(r, "samples"), seqlen = whole(r, "seqlen"), all = samples * seqlen;
+    bk_buffer_add(&p->script, "set xrange [%.6g:%.6g]\nset xlabel 'token, sequence behind sequence' offset 0,0.4\nset xtics 0,%lld,%lld\n",
+                  -0.02 * (double)all, 1.01 * (double)all, (long long)(all / 4 + 1 - (all % 4 == 0)), (long long)(all - all / 8));
     for (int64_t i = 1; i < samples && samples <= 32; i++)
         bk_buffer_add(&p->script, "set arrow from %lld, graph 0 to %lld, graph 1 nohead back lc rgb '#bbbbbb' dt 2\n", (long long)(i * seqlen),
                       (long long)(i * seqlen));
     for (int s = 0; s < STAGES; s++) {
         if (!stage_of(r, s)) continue;
-        bk_picture_panel(p, 0.085 + 0.307 * s, 0.085 + 0.307 * s + 0.283, 0.53, 0.94);
+        bk_picture_panel(p, 0.11 + 0.298 * s, 0.11 + 0.298 * s + 0.278, 0.53, 0.94);
         bk_picture_log(p, 'y', lo, hi);
         bk_buffer_add(&p->script, "set title '%s'\n", stage_name[s]);
-        bk_buffer_add(&p->script, s == 0 ? "set ylabel 'squared error, mean over channels' offset 0.5,0\n" : "unset ylabel\nset format y ''\n");
+        bk_buffer_add(&p->script, s == 0 ? "set ylabel \"squared error (log)\\nmean over channels\" offset 0.5,0\n" : "unset ylabel\nset format y ''\n");
         plot_errors(r, p, s);
     }
     bk_buffer_add(&p->script, "unset arrow\n");
@@ -416,7 +442,7 @@ static void panel_of_shares(const bk_report_run *r, bk_picture *p)
     static const int top = 3;
     int n = 0, at = 0;
     for (int s = 0; s < STAGES; s++) n += stage_of(r, s) != NULL;
-    bk_picture_panel(p, 0.085, 0.6, 0.11, 0.4);
+    bk_picture_panel(p, 0.11, 0.6, 0.09, 0.4);
     bk_picture_linear(p, 'y', 0, 100 / 1.08);
     bk_buffer_add(&p->script, "unset title\nset ylabel 'share of the error [%%]'\nset xlabel 'worst tokens of a sequence' offset 0,0.4\nset xrange [0.4:3.6]\n"
                               "set xtics (1, 2, 3)\nset boxwidth %g\nset key outside right top Left reverse\nplot ", 0.8 / n);

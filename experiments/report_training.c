@@ -99,12 +99,12 @@ static void put_losses(const bk_report_run *r, const history *h, bk_picture *p)
     }
 }
 
-/* Curves of all blocks, relative to the loss before training, or to the first epoch while that is not known. */
-static void put_curves(const bk_report_run *r, const history *h, bk_picture *p, double *top)
+/* Curves of all blocks: the change in percent of the loss before training, or of the first epoch's while that is not known. */
+static void put_curves(const bk_report_run *r, const history *h, bk_picture *p, double *lo, double *hi)
 {
     double base = NAN;
     int64_t block = -1;
-    *top = 1;
+    *lo = *hi = 0;
     bk_buffer_add(&p->script, "$curves << EOD\n");
     for (size_t i = 0; i < h->n; i++) {
         int64_t b = field(h->line[i], "block");
@@ -112,24 +112,26 @@ static void put_curves(const bk_report_run *r, const history *h, bk_picture *p, 
         if (b != block) {
             bk_buffer_add(&p->script, block >= 0 ? "\n" : "");
             base = r->summary ? positive(of_block(r, b, "loss_init")) : positive(loss);
-            if (r->summary) bk_buffer_add(&p->script, "0 1 %lld\n", (long long)b);
+            if (r->summary) bk_buffer_add(&p->script, "0 0 %lld\n", (long long)b);
         }
+        double change = 100 * (loss / base - 1);
         block = b;
         bk_buffer_add(&p->script, "%lld ", (long long)field(h->line[i], "epoch"));
-        bk_number_add(&p->script, loss / base);
+        bk_number_add(&p->script, change);
         bk_buffer_add(&p->script, " %lld\n", (long long)b);
-        *top = fmax(*top, loss / base);
+        *lo = fmin(*lo, change);
+        *hi = fmax(*hi, change);
     }
     bk_buffer_add(&p->script, "EOD\n");
 }
 
 static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p, double lo, double hi)
 {
-    double top;
+    double fall, rise;
     bk_picture_begin(p, 960, 680);
     put_losses(r, h, p);
-    put_curves(r, h, p, &top);
-    bk_buffer_add(&p->script, "set multiplot\nset xlabel 'block' offset 0,0.4\nset ylabel 'validation loss'\nset xrange [-0.5:%lld.5]\nset key outside right top Left reverse\n",
+    put_curves(r, h, p, &fall, &rise);
+    bk_buffer_add(&p->script, "set multiplot\nset xlabel 'block' offset 0,0.4\nset ylabel 'validation loss (log)'\nset xrange [-0.5:%lld.5]\nset key outside right top Left reverse\n",
                   (long long)h->blocks - 1);
     bk_picture_panel(p, 0.085, 0.84, 0.59, 0.97);
     bk_picture_log(p, 'y', lo, hi);
@@ -138,11 +140,11 @@ static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p,
     bk_buffer_add(&p->script, "$during using 1:2 with points pt 7 ps 0.3 lc rgb '#777777' title 'each epoch'%s\n",
                   r->summary ? ", $after using 1:2 with points pt 7 ps 0.6 lc rgb '#0072B2' title 'after (kept)'" : "");
     bk_picture_panel(p, 0.085, 0.84, 0.1, 0.48);
-    bk_picture_linear(p, 'y', 0, top);
-    bk_buffer_add(&p->script, "unset key\nset xlabel 'epoch' offset 0,0.4\nset ylabel 'loss / loss %s'\nset xrange [%d:%lld]\nset xtics %lld\n",
-                  r->summary ? "before" : "of epoch 1", r->summary ? 0 : 1, (long long)(h->epochs > 1 || r->summary ? h->epochs : 2),
+    bk_picture_linear(p, 'y', fall, rise);
+    bk_buffer_add(&p->script, "unset key\nset xlabel 'epoch' offset 0,0.4\nset ylabel 'change of the loss [%%]'\nset xrange [%d:%lld]\nset xtics %lld\n",
+                  r->summary ? 0 : 1, (long long)(h->epochs > 1 || r->summary ? h->epochs : 2),
                   (long long)(h->epochs / 12 + 1));
-    bk_buffer_add(&p->script, "set palette defined (0 '#440154', 1 '#3b528b', 2 '#21918c', 3 '#5ec962', 4 '#e3c51a')\nset cbrange [0:%lld]\nset cblabel 'block'\n"
+    bk_buffer_add(&p->script, "set palette defined (0 '#440154', 1 '#3b528b', 2 '#21918c', 3 '#5ec962', 4 '#e3c51a')\nset cbrange [0:%lld]\nset cblabel 'block' offset 1.2,0\n"
                               "set colorbox user origin 0.87,0.1 size 0.02,0.38\nset format cb '%%.0f'\n"
                               "plot $curves using 1:2:3 with linespoints lw 1.2 pt 7 ps 0.25 lc palette notitle\nunset multiplot\n",
                   (long long)(h->blocks > 1 ? h->blocks - 1 : 1));
@@ -160,8 +162,8 @@ void bk_report_losses(const bk_report_run *r, bk_picture *p)
     if (trained(r, &h, p) && !(lo <= hi)) bk_picture_missing(p, "metrics.jsonl holds no loss above zero.");
     if (!*p->missing) {
         draw_losses(r, &h, p, lo, hi);
-        bk_buffer_add(&p->caption, "Validation loss of each block before training, after each epoch, and of what was kept (logarithmic axis); below, the same "
-                                   "relative to the loss %s. ", r->summary ? "before training" : "of the first epoch");
+        bk_buffer_add(&p->caption, "Validation loss of each block before training, after each epoch, and of what was kept (logarithmic axis); below, its "
+                                   "change since %s. ", r->summary ? "before the training" : "the first epoch");
         bk_html_add(&p->caption, r->summary ? "" : "The losses before and after stand in summary.json, which comes with the end of the run. ");
         bk_html_add(&p->caption, r->why_metrics);
     }
@@ -249,7 +251,7 @@ static void draw_norms(const history *h, bk_picture *p, double lo, double hi)
     bool shared = put_norms(h, p);
     bk_picture_panel(p, 0.085, 0.98, 0.16, 0.95);
     bk_picture_log(p, 'y', lo, hi);
-    bk_buffer_add(&p->script, "set xrange [0:%lld]\nset xtics %lld\nset xlabel 'block; its steps run from left to right' offset 0,0.4\nset ylabel 'gradient norm'\n"
+    bk_buffer_add(&p->script, "set xrange [0:%lld]\nset xtics %lld\nset xlabel 'block; its steps run from left to right' offset 0,0.4\nset ylabel 'gradient norm (log)'\n"
                               "set grid xtics\nunset key\nplot ",
                   (long long)h->blocks, (long long)(h->blocks / 32 + 1));
     if (shared) bk_buffer_add(&p->script, "$norms using 1:3:4 with filledcurves fs solid 0.3 noborder lc rgb '#56B4E9' notitle, ");
