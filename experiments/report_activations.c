@@ -146,7 +146,7 @@ void bk_report_maxima(const bk_report_run *r, bk_picture *p)
     bk_picture_begin(p, 960, 1240);
     for (int s = 0; s < STAGES; s++)
         if (stage_of(r, s)) put_levels(r, p, s);
-    bk_buffer_add(&p->script, "set xrange [-0.5:%zu.5]\nset multiplot\nunset key\n", blocks_of(r) - 1);
+    bk_buffer_add(&p->script, "set xrange [-0.5:%zu.5]\nset xtics 0,%zu\nset multiplot\nunset key\n", blocks_of(r) - 1, blocks_of(r) / 7 + 1);
     for (int row = 0; row < ROWS; row++)
         for (int s = 0; s < STAGES; s++)
             if (stage_of(r, s)) panel_of_levels(r, p, row, s);
@@ -347,7 +347,7 @@ static void row_of_outliers(const bk_report_run *r, bk_picture *p, const char *s
     bk_picture_panel(p, 0.37, 0.63, bottom, top);
     panel_of_positions(r, p, side, title);
     bk_picture_panel(p, 0.76, 0.98, bottom, top);
-    panel_of_content(r, p, side, title, bottom - 0.52 * (top - bottom) * 0.5);
+    panel_of_content(r, p, side, title, bottom - 0.33 * (top - bottom));
 }
 
 static bool any_outlier(const bk_report_run *r, const char *side)
@@ -442,7 +442,7 @@ static void panel_of_shares(const bk_report_run *r, bk_picture *p)
     static const int top = 3;
     int n = 0, at = 0;
     for (int s = 0; s < STAGES; s++) n += stage_of(r, s) != NULL;
-    bk_picture_panel(p, 0.11, 0.6, 0.09, 0.4);
+    bk_picture_panel(p, 0.11, 0.6, 0.105, 0.4);
     bk_picture_linear(p, 'y', 0, 100 / 1.08);
     bk_buffer_add(&p->script, "unset title\nset ylabel 'share of the error [%%]'\nset xlabel 'worst tokens of a sequence' offset 0,0.4\nset xrange [0.4:3.6]\n"
                               "set xtics (1, 2, 3)\nset boxwidth %g\nset key outside right top Left reverse\nplot ", 0.8 / n);

@@ -200,7 +200,8 @@ static double place_of(const axis *a, size_t i)
     return a->numeric ? a->x[i] : (double)i;
 }
 
-static void tics(bk_picture *p, const axis *a, char which, bool by_index)
+/* Characters of the longest label. */
+static size_t tics(bk_picture *p, const axis *a, char which, bool by_index)
 {
     size_t step = a->n / 16 + 1, widest = 0;
     bk_buffer_add(&p->script, "set %ctics (", which);
@@ -211,6 +212,7 @@ static void tics(bk_picture *p, const axis *a, char which, bool by_index)
         widest = strlen(a->text[i]) > widest ? strlen(a->text[i]) : widest;
     }
     bk_buffer_add(&p->script, ") %s\n", which == 'x' && a->n / step * widest > 60 ? "rotate by -35" : "norotate");
+    return widest;
 }
 
 static void x_axis(bk_picture *p, const axis *a)
@@ -383,7 +385,9 @@ static void draw_map(const sweep *s, bk_picture *p)
     put_cells(s, p, lo, hi);
     bool gaps = put_gaps(s, p);
     tics(p, x, 'x', true);
-    tics(p, y, 'y', true);
+    double left = 0.08 + 0.0085 * (double)tics(p, y, 'y', true), bottom = 90.0 / p->height;
+    bk_picture_panel(p, left < 0.45 ? left : 0.45, 0.83, bottom, 0.95);
+    bk_buffer_add(&p->script, "set colorbox user origin 0.855,%.4f size 0.025,%.4f\n", bottom, 0.95 - bottom);
     bk_buffer_add(&p->script, "set xlabel ");
     bk_gnuplot_add(&p->script, x->key);
     bk_buffer_add(&p->script, "\nset ylabel ");

@@ -131,8 +131,9 @@ static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p,
     bk_picture_begin(p, 960, 680);
     put_losses(r, h, p);
     put_curves(r, h, p, &fall, &rise);
-    bk_buffer_add(&p->script, "set multiplot\nset xlabel 'block' offset 0,0.4\nset ylabel 'validation loss (log)'\nset xrange [-0.5:%lld.5]\nset key outside right top Left reverse\n",
-                  (long long)h->blocks - 1);
+    bk_buffer_add(&p->script, "set multiplot\nset xlabel 'block' offset 0,0.4\nset ylabel 'validation loss (log)'\nset xrange [-0.5:%lld.5]\nset xtics 0,%lld\n"
+                              "set key outside right top Left reverse\n",
+                  (long long)h->blocks - 1, (long long)(h->blocks / 16 + 1));
     bk_picture_panel(p, 0.085, 0.84, 0.59, 0.97);
     bk_picture_log(p, 'y', lo, hi);
     bk_buffer_add(&p->script, "plot ");
