@@ -37,7 +37,9 @@ void bk_picture_linear(bk_picture *p, char axis, double lo, double hi)
 {
     if (!(lo < 0)) lo = 0;
     if (!(hi > 0)) hi = lo < 0 ? 0 : 1;
-    bk_buffer_add(&p->script, "unset logscale %c\nunset m%ctics\nset format %c '%%g'\nset %crange [%.6g:%.6g]\n", axis, axis, axis, axis, 1.08 * lo, 1.08 * hi);
+    double room = 0.08 * (hi - lo);
+    bk_buffer_add(&p->script, "unset logscale %c\nunset m%ctics\nset format %c '%%g'\nset %crange [%.6g:%.6g]\n", axis, axis, axis, axis,
+                  lo < 0 ? lo - room : 0, hi > 0 ? hi + room : 0);
 }
 
 void bk_picture_log(bk_picture *p, char axis, double lo, double hi)

@@ -200,19 +200,56 @@ static double place_of(const axis *a, size_t i)
     return a->numeric ? a->x[i] : (double)i;
 }
 
-/* Characters of the longest label. */
-static size_t tics(bk_picture *p, const axis *a, char which, bool by_index)
+static void label_of(const axis *a, size_t i, char to[TEXT])
 {
-    size_t step = a->n / 16 + 1, widest = 0;
-    bk_buffer_add(&p->script, "set %ctics (", which);
-    for (size_t i = 0; i < a->n; i += step) {
-        bk_buffer_add(&p->script, i ? ", " : "");
-        bk_gnuplot_add(&p->script, a->text[i]);
-        bk_buffer_add(&p->script, " %.10g", by_index ? (double)i : place_of(a, i));
-        widest = strlen(a->text[i]) > widest ? strlen(a->text[i]) : widest;
+    if (!a->numeric) memcpy(to, a->text[i], TEXT);
+    else snprintf(to, TEXT, a->x[i] == floor(a->x[i]) && fabs(a->x[i]) < 1e6 ? "%.0f" : "%.4g", a->x[i]);
+}
+
+static void put_label(bk_picture *p, const axis *a, size_t i)
+{
+    char text[TEXT];
+    label_of(a, i, text);
+    bk_gnuplot_add(&p->script, text);
+}
+
+static size_t longest_label(const axis *a)
+{
+    size_t longest = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        char text[TEXT];
+        label_of(a, i, text);
+        longest = strlen(text) > longest ? strlen(text) : longest;
     }
-    bk_buffer_add(&p->script, ") %s\n", which == 'x' && a->n / step * widest > 60 ? "rotate by -35" : "norotate");
-    return widest;
+    return longest;
+}
+
+static size_t step_of_tics(const axis *a)
+{
+    return a->n / 16 + 1;
+}
+
+/* True if the labels do not fit below the axis side by side. */
+static bool turned(const axis *a)
+{
+    return a->n / step_of_tics(a) * longest_label(a) > 60;
+}
+
+/* Height of what stands below the axis. */
+static double below(const bk_picture *p, const axis *a)
+{
+    return (75 + (turned(a) ? 4.6 * (double)longest_label(a) : 0)) / p->height;
+}
+
+static void tics(bk_picture *p, const axis *a, char which, bool by_index)
+{
+    bk_buffer_add(&p->script, "set %ctics (", which);
+    for (size_t i = 0; i < a->n; i += step_of_tics(a)) {
+        bk_buffer_add(&p->script, i ? ", " : "");
+        put_label(p, a, i);
+        bk_buffer_add(&p->script, " %.10g", by_index ? (double)i : place_of(a, i));
+    }
+    bk_buffer_add(&p->script, ") %s\n", which == 'x' && turned(a) ? "rotate by -35" : "norotate");
 }
 
 static void x_axis(bk_picture *p, const axis *a)
@@ -270,15 +307,16 @@ static bool line_has_points(const sweep *s, size_t line)
 static void plot_lines(const sweep *s, bk_picture *p, size_t n, double before)
 {
     const axis *lines = s->lines < 0 ? NULL : &s->axis[s->lines];
+    static const char *const style[2][2] = {{"points", "linespoints"}, {"yerrorbars", "yerrorlines"}};
     bool any = false;
     bk_buffer_add(&p->script, "plot ");
     for (size_t k = 0; k < n; k++) {
         size_t line = shown_line(lines, k);
         if (!line_has_points(s, line)) continue;
-        bk_buffer_add(&p->script, "%s$line%zu using 1:2 with %s ls %zu pt %zu ps 0.9 title ", any ? ", " : "", k,
-                      s->axis[s->across].numeric ? "linespoints" : "points", k + 1, k % 2 ? k + 4 : k + 6);
-        bk_gnuplot_add(&p->script, lines ? lines->text[line] : "final");
-        if (s->seed >= 0) bk_buffer_add(&p->script, ", $line%zu using 1:2:3:4 with yerrorbars ls %zu pt -1 notitle", k, k + 1);
+        bk_buffer_add(&p->script, "%s$line%zu using 1:2%s with %s ls %zu pt %zu ps 0.9 title ", any ? ", " : "", k, s->seed < 0 ? "" : ":3:4",
+                      style[s->seed >= 0][s->axis[s->across].numeric], k + 1, k % 2 ? k + 4 : k + 6);
+        if (lines) put_label(p, lines, line);
+        else bk_buffer_add(&p->script, "'final'");
         any = true;
     }
     if (isfinite(before)) bk_buffer_add(&p->script, ", %.6g with lines dt 2 lw 1.4 lc rgb '#777777' title 'before training'", before);
@@ -315,10 +353,10 @@ static void draw_lines(const sweep *s, bk_picture *p)
     before = gap_before(s);
     bk_picture_begin(p, 960, 480);
     for (size_t k = 0; k < n; k++) put_line(s, p, k, shown_line(lines, k), &lo, &hi);
-    bk_picture_panel(p, 0.085, 0.78, 0.16, 0.95);
+    bk_picture_panel(p, 0.085, 0.78, below(p, &s->axis[s->across]), 0.95);
     bk_picture_linear(p, 'y', lo, isfinite(before) ? fmax(hi, before) : hi);
     x_axis(p, &s->axis[s->across]);
-    bk_buffer_add(&p->script, "set ylabel 'ln(ppl / ppl of fp)'\nset key outside right top Left reverse\n");
+    bk_buffer_add(&p->script, "set ylabel 'ln(ppl / ppl of fp)'\nset xzeroaxis lt 1 lc rgb '#999999'\nset key outside right top Left reverse\n");
     if (lines) {
         bk_buffer_add(&p->script, "set key title ");
         bk_gnuplot_add(&p->script, lines->key);
@@ -385,7 +423,8 @@ static void draw_map(const sweep *s, bk_picture *p)
     put_cells(s, p, lo, hi);
     bool gaps = put_gaps(s, p);
     tics(p, x, 'x', true);
-    double left = 0.08 + 0.0085 * (double)tics(p, y, 'y', true), bottom = 90.0 / p->height;
+    tics(p, y, 'y', true);
+    double left = 0.08 + 0.0085 * (double)longest_label(y), bottom = below(p, x);
     bk_picture_panel(p, left < 0.45 ? left : 0.45, 0.83, bottom, 0.95);
     bk_buffer_add(&p->script, "set colorbox user origin 0.855,%.4f size 0.025,%.4f\n", bottom, 0.95 - bottom);
     bk_buffer_add(&p->script, "set xlabel ");

@@ -142,7 +142,7 @@ static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p,
                   r->summary ? ", $after using 1:2 with points pt 7 ps 0.6 lc rgb '#0072B2' title 'after (kept)'" : "");
     bk_picture_panel(p, 0.085, 0.84, 0.1, 0.48);
     bk_picture_linear(p, 'y', fall, rise);
-    bk_buffer_add(&p->script, "unset key\nset xlabel 'epoch' offset 0,0.4\nset ylabel 'change of the loss [%%]'\nset xrange [%d:%lld]\nset xtics %lld\n",
+    bk_buffer_add(&p->script, "unset key\nset xzeroaxis lt 1 lc rgb '#999999'\nset xlabel 'epoch' offset 0,0.4\nset ylabel 'change of the loss [%%]'\nset xrange [%d:%lld]\nset xtics %lld\n",
                   r->summary ? 0 : 1, (long long)(h->epochs > 1 || r->summary ? h->epochs : 2),
                   (long long)(h->epochs / 12 + 1));
     bk_buffer_add(&p->script, "set palette defined (0 '#440154', 1 '#3b528b', 2 '#21918c', 3 '#5ec962', 4 '#e3c51a')\nset cbrange [0:%lld]\nset cblabel 'block' offset 1.2,0\n"
