@@ -55,7 +55,7 @@ static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
     bk_page_begin(page, "brick report");
     for (int i = 0; i < a->paths.n; i++) {
         const char *path = a->paths.item[i];
-        if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d-", i + 1);
+        if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);
         BK_TRY(bk_report_is_sweep(path) ? bk_report_sweep_section(path, page, err) : add_run(path, page, a->samples, err));
     }
     return bk_page_end(page, err);

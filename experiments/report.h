@@ -14,13 +14,15 @@
 void bk_html_add(bk_text_buffer *b, const char *s);
 /* As a quoted string of a gnuplot script, in which nothing is expanded; what has no place on one line becomes a blank or '?'. */
 void bk_gnuplot_add(bk_text_buffer *b, const char *s);
-/* A number of a script or table, "NaN" (which gnuplot leaves out) if it is not finite. */
+/* A number of a script, "NaN" (which gnuplot leaves out) if it is none that can be drawn. */
 void bk_number_add(bk_text_buffer *b, double x);
+/* x, or NaN if a logarithmic axis has no place for it. */
+double bk_on_log_axis(double x);
 
 /* --- pictures (report_draw.c) --- */
 
 typedef struct bk_picture {
-    char name[64]; /* of its files; letters, digits, '-' */
+    char name[64]; /* of its files; letters, digits, '_' */
     const char *title;
     bk_text_buffer caption; /* HTML */
     bk_text_buffer script;  /* gnuplot, without terminal and output; nothing: not drawn */

@@ -67,7 +67,7 @@ static double level(const bk_json *stage, size_t block, int row, int k)
 {
     const bk_json *sites = bk_json_get(bk_json_at(bk_json_get(stage, "blocks"), block), "sites");
     double x = bk_json_num(bk_json_get(bk_json_get(sites, rows[row].site), levels[k].key), NAN);
-    return x > 0 ? x : NAN; /* the axis is logarithmic */
+    return bk_on_log_axis(x);
 }
 
 static size_t blocks_of(const bk_report_run *r)
@@ -397,9 +397,9 @@ static bool range_of_errors(const bk_report_run *r, double *lo, double *hi)
     for (int s = 0; s < STAGES; s++) {
         const bk_json *tokens = bk_json_get(errors_of(r, s), "tokens");
         for (size_t t = 0; t < bk_json_size(tokens); t++) {
-            double x = bk_json_num(bk_json_at(tokens, t), NAN);
-            *lo = fmin(*lo, x > 0 ? x : NAN);
-            *hi = fmax(*hi, x > 0 ? x : NAN);
+            double x = bk_on_log_axis(bk_json_num(bk_json_at(tokens, t), NAN));
+            *lo = fmin(*lo, x);
+            *hi = fmax(*hi, x);
         }
     }
     return *lo <= *hi;
@@ -410,9 +410,8 @@ static void plot_errors(const bk_report_run *r, bk_picture *p, int stage)
     const bk_json *tokens = bk_json_get(errors_of(r, stage), "tokens");
     bk_buffer_add(&p->script, "plot '-' using 1:2 with lines ls %d lw 0.8 notitle\n", stage + 1);
     for (size_t t = 0; t < bk_json_size(tokens); t++) {
-        double x = bk_json_num(bk_json_at(tokens, t), NAN);
         bk_buffer_add(&p->script, "%zu ", t);
-        bk_number_add(&p->script, x > 0 ? x : NAN);
+        bk_number_add(&p->script, bk_on_log_axis(bk_json_num(bk_json_at(tokens, t), NAN)));
         bk_buffer_add(&p->script, "\n");
     }
     bk_buffer_add(&p->script, "e\n");

@@ -44,7 +44,7 @@ void bk_picture_linear(bk_picture *p, char axis, double lo, double hi)
 
 void bk_picture_log(bk_picture *p, char axis, double lo, double hi)
 {
-    double first = floor(log10(lo)), last = ceil(log10(hi));
+    double first = floor(log10(lo)) + 0.0, last = ceil(log10(hi)) + 0.0; /* no -0 */
     if (last <= first) last = first + 1;
     bk_buffer_add(&p->script, "set logscale %c\nset format %c '%s'\nset %crange [1e%.0f:1e%.0f]\nset m%ctics 10\n", axis, axis,
                   last <= 5 && first >= -4 ? "%g" : "%.0e", axis, first, last, axis);

@@ -44,7 +44,15 @@ void bk_gnuplot_add(bk_text_buffer *b, const char *s)
     bk_buffer_add(b, "'");
 }
 
+/* gnuplot's own arithmetic needs room. */
+#define LARGEST 1e300
+
 void bk_number_add(bk_text_buffer *b, double x)
 {
-    bk_buffer_add(b, isfinite(x) ? "%.6g" : "NaN", x);
+    bk_buffer_add(b, fabs(x) < LARGEST ? "%.6g" : "NaN", x);
+}
+
+double bk_on_log_axis(double x)
+{
+    return x > 1 / LARGEST && x < LARGEST ? x : NAN;
 }

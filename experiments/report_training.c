@@ -7,6 +7,7 @@
 #include "experiments/report.h"
 
 #define MOST_BLOCKS 100000
+#define MOST_CHANGE 1e12 /* percent */
 #define MOST_MARKS 4000 /* along the axis of steps; more are drawn as bands */
 
 /* The epochs that count: where the numeric guard began a block again, the lines of the attempt before are passed over. */
@@ -61,11 +62,6 @@ static double of_block(const bk_report_run *r, int64_t block, const char *key)
 
 /* --- losses --- */
 
-static double positive(double x)
-{
-    return x > 0 ? x : NAN;
-}
-
 static void range_of_losses(const bk_report_run *r, const history *h, double *lo, double *hi)
 {
     *lo = INFINITY, *hi = -INFINITY;
@@ -73,8 +69,8 @@ static void range_of_losses(const bk_report_run *r, const history *h, double *lo
         int64_t b = field(h->line[i], "block");
         const double v[] = {bk_json_num(bk_json_get(h->line[i], "val_loss"), NAN), of_block(r, b, "loss_init"), of_block(r, b, "loss_final")};
         for (int k = 0; k < 3; k++) {
-            *lo = fmin(*lo, positive(v[k]));
-            *hi = fmax(*hi, positive(v[k]));
+            *lo = fmin(*lo, bk_on_log_axis(v[k]));
+            *hi = fmax(*hi, bk_on_log_axis(v[k]));
         }
     }
 }
@@ -90,11 +86,11 @@ static void put_losses(const bk_report_run *r, const history *h, bk_picture *p)
 {
     bk_buffer_add(&p->script, "$during << EOD\n");
     for (size_t i = 0; i < h->n; i++)
-        put_pair(p, (double)field(h->line[i], "block"), positive(bk_json_num(bk_json_get(h->line[i], "val_loss"), NAN)));
+        put_pair(p, (double)field(h->line[i], "block"), bk_on_log_axis(bk_json_num(bk_json_get(h->line[i], "val_loss"), NAN)));
     bk_buffer_add(&p->script, "EOD\n");
     for (int k = 0; k < 2 && r->summary; k++) {
         bk_buffer_add(&p->script, k ? "$after << EOD\n" : "$before << EOD\n");
-        for (int64_t b = 0; b < h->blocks; b++) put_pair(p, (double)b, positive(of_block(r, b, k ? "loss_final" : "loss_init")));
+        for (int64_t b = 0; b < h->blocks; b++) put_pair(p, (double)b, bk_on_log_axis(of_block(r, b, k ? "loss_final" : "loss_init")));
         bk_buffer_add(&p->script, "EOD\n");
     }
 }
@@ -111,10 +107,11 @@ static void put_curves(const bk_report_run *r, const history *h, bk_picture *p, 
         double loss = bk_json_num(bk_json_get(h->line[i], "val_loss"), NAN);
         if (b != block) {
             bk_buffer_add(&p->script, block >= 0 ? "\n" : "");
-            base = r->summary ? positive(of_block(r, b, "loss_init")) : positive(loss);
+            base = r->summary ? bk_on_log_axis(of_block(r, b, "loss_init")) : bk_on_log_axis(loss);
             if (r->summary) bk_buffer_add(&p->script, "0 0 %lld\n", (long long)b);
         }
         double change = 100 * (loss / base - 1);
+        if (!(fabs(change) < MOST_CHANGE)) change = NAN;
         block = b;
         bk_buffer_add(&p->script, "%lld ", (long long)field(h->line[i], "epoch"));
         bk_number_add(&p->script, change);
@@ -188,7 +185,7 @@ static void put_block(const history *h, size_t first, size_t end, int64_t bins, 
         const bk_json *norms = bk_json_get(h->line[i], "grad_norms");
         int64_t count = (int64_t)bk_json_size(norms), last = field(h->line[i], "step");
         for (int64_t k = 0; k < (count ? count : 1); k++) {
-            double x = positive(bk_json_num(count ? bk_json_at(norms, (size_t)k) : bk_json_get(h->line[i], "grad_norm"), NAN));
+            double x = bk_on_log_axis(bk_json_num(count ? bk_json_at(norms, (size_t)k) : bk_json_get(h->line[i], "grad_norm"), NAN));
             int64_t step = last - count + k - (count == 0);
             if (isnan(x) || step < 0 || step >= steps) continue;
             bin *b = &bin_of[(int64_t)((double)step / (double)steps * (double)n)];
@@ -218,7 +215,7 @@ static bool range_of_norms(const history *h, double *lo, double *hi)
     for (size_t i = 0; i < h->n; i++) {
         const bk_json *norms = bk_json_get(h->line[i], "grad_norms"), *mean = bk_json_get(h->line[i], "grad_norm");
         for (size_t k = 0; k < bk_json_size(norms) + 1; k++) {
-            double x = positive(bk_json_num(k ? bk_json_at(norms, k - 1) : mean, NAN));
+            double x = bk_on_log_axis(bk_json_num(k ? bk_json_at(norms, k - 1) : mean, NAN));
             *lo = fmin(*lo, x);
             *hi = fmax(*hi, x);
         }
