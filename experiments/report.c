@@ -52,7 +52,10 @@ static bk_status check_folders(const report_args *a, bk_error *err)
 
 static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
 {
-    bk_page_begin(page, "brick report");
+    char label[128], title[160];
+    bk_report_label(a->paths.item[0], label, sizeof label);
+    snprintf(title, sizeof title, a->paths.n == 1 ? "brick report: %s" : "brick report: %s and others", label);
+    bk_page_begin(page, title);
     for (int i = 0; i < a->paths.n; i++) {
         const char *path = a->paths.item[i];
         if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);

@@ -61,6 +61,8 @@ typedef struct bk_report_run {
     char why_config[512], why_summary[512], why_metrics[512], why_data[512]; /* sentences about what is not there */
 } bk_report_run;
 
+/* The last part of a path, printable. */
+void bk_report_label(const char *dir, char *to, size_t size);
 /* BK_EIO if it is no run folder. What is missing or damaged inside it becomes a sentence. */
 bk_status bk_report_run_open(bk_report_run *r, const char *dir, bk_error *err) BK_MUST_USE;
 void bk_report_run_close(bk_report_run *r);

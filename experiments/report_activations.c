@@ -366,12 +366,12 @@ void bk_report_outliers(const bk_report_run *r, bk_picture *p)
                               "smaller than the median / %g at queries or keys.", threshold[0], threshold[1]);
         return;
     }
-    bk_picture_begin(p, 960, 350 * n);
+    bk_picture_begin(p, 960, 390 * n);
     bk_buffer_add(&p->script, "set multiplot\n");
     for (int i = 0, row = 0; i < 2; i++) {
         double low = 1 - (row + 1) / (double)n, high = 1 - row / (double)n;
         if (!any_outlier(r, side[i])) continue;
-        row_of_outliers(r, p, side[i], title[i], low + 0.3 / n, high - 0.1 / n);
+        row_of_outliers(r, p, side[i], title[i], low + 0.32 / n, high - 0.12 / n);
         row++;
     }
     bk_buffer_add(&p->script, "unset multiplot\n");
@@ -427,7 +427,7 @@ static void panels_of_errors(const bk_report_run *r, bk_picture *p, double lo, d
                       (long long)(i * seqlen));
     for (int s = 0; s < STAGES; s++) {
         if (!stage_of(r, s)) continue;
-        bk_picture_panel(p, 0.11 + 0.298 * s, 0.11 + 0.298 * s + 0.278, 0.53, 0.94);
+        bk_picture_panel(p, 0.11 + 0.298 * s, 0.11 + 0.298 * s + 0.278, 0.53, 0.925);
         bk_picture_log(p, 'y', lo, hi);
         bk_buffer_add(&p->script, "set title '%s'\n", stage_name[s]);
         bk_buffer_add(&p->script, s == 0 ? "set ylabel \"squared error (log)\\nmean over channels\" offset 0.5,0\n" : "unset ylabel\nset format y ''\n");
@@ -444,7 +444,7 @@ static void panel_of_shares(const bk_report_run *r, bk_picture *p)
     bk_picture_panel(p, 0.11, 0.6, 0.105, 0.4);
     bk_picture_linear(p, 'y', 0, 100 / 1.08);
     bk_buffer_add(&p->script, "unset title\nset ylabel 'share of the error [%%]'\nset xlabel 'worst tokens of a sequence' offset 0,0.4\nset xrange [0.4:3.6]\n"
-                              "set xtics (1, 2, 3)\nset boxwidth %g\nset key outside right top Left reverse\nplot ", 0.8 / n);
+                              "set xtics (1, 2, 3)\nset boxwidth %g\nset key at graph 1.04, graph 1 left top Left reverse\nplot ", 0.8 / n);
     for (int s = 0; s < STAGES; s++) {
         if (!stage_of(r, s)) continue;
         bk_buffer_add(&p->script, "%s'-' using ($1 + %g):2 with boxes fs solid ls %d title '%s (mean squared error %.3g)'", at ? ", " : "",

@@ -26,6 +26,7 @@ static const char head[] =
     ".table { overflow-x: auto; }\n"
     "table { border-collapse: collapse; margin: 1rem 0; }\n"
     "th, td { padding: 0.25rem 0.8rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: anywhere; }\n"
+    "th:empty { padding: 0; border: 0; }\n"
     "td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }\n"
     "pre { overflow-x: auto; padding: 0.8rem; border: 1px solid var(--line); border-radius: 4px; font-size: 0.8rem; }\n"
     "summary { cursor: pointer; }\n"

@@ -19,13 +19,12 @@ static void sentence(char *to, size_t size, const bk_error *e)
     bk_printable(e->msg, strlen(e->msg), to, size);
 }
 
-/* "." and ".." say nothing: the whole path then. */
-static void name_run(bk_report_run *r)
+void bk_report_label(const char *dir, char *to, size_t size)
 {
-    size_t end = strlen(r->dir), begin;
-    while (end > 1 && r->dir[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && r->dir[begin - 1] != '/'; begin--) {}
-    bk_printable(r->dir + begin, end - begin, r->label, sizeof r->label);
+    size_t end = strlen(dir), begin;
+    while (end > 1 && dir[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && dir[begin - 1] != '/'; begin--) {}
+    bk_printable(dir + begin, end - begin, to, size);
 }
 
 static bk_status read_config(bk_report_run *r, bk_error *err)
@@ -94,7 +93,7 @@ bk_status bk_report_run_open(bk_report_run *r, const char *dir, bk_error *err)
     size_t len;
     *r = (bk_report_run){.dir = dir};
     if (strlen(dir) > 4000) return bk_fail(err, BK_EINVAL, "%.60s...: the path is too long", dir);
-    name_run(r);
+    bk_report_label(dir, r->label, sizeof r->label);
     BK_TRY(read_config(r, err));
     read_json(r, "summary.json", "The run is not finished: there is no summary.json yet.", &r->summary, r->why_summary, sizeof r->why_summary);
     char ignored[512];

@@ -357,7 +357,7 @@ static void draw_lines(const sweep *s, bk_picture *p)
     bk_picture_panel(p, 0.085, 0.78, below(p, &s->axis[s->across]), 0.95);
     bk_picture_linear(p, 'y', lo, isfinite(before) ? fmax(hi, before) : hi);
     x_axis(p, &s->axis[s->across]);
-    bk_buffer_add(&p->script, "set ylabel 'ln(ppl / ppl of fp)'\nset xzeroaxis lt 1 lc rgb '#999999'\nset key outside right top Left reverse\n");
+    bk_buffer_add(&p->script, "set ylabel 'ln(ppl / ppl of fp)'\nset xzeroaxis lt 1 lc rgb '#999999'\nset key at graph 1.03, graph 1 left top Left reverse\n");
     if (lines) {
         bk_buffer_add(&p->script, "set key title ");
         bk_gnuplot_add(&p->script, lines->key);
@@ -502,12 +502,13 @@ static bk_status put_picture(const sweep *s, bk_page *page, const char *name, co
 
 static bk_status show(sweep *s, const char *dir, bk_page *page, bk_error *err)
 {
-    char path[BK_REPORT_PATH], shown[300], line[400];
+    char path[BK_REPORT_PATH], label[128], line[400];
     path_of(dir, path);
     BK_TRY(bk_report_lines(path, &s->rows, s->why, sizeof s->why, err));
     BK_TRY(read_axes(s, err));
     BK_TRY(read_groups(s, err));
-    snprintf(line, sizeof line, "Sweep %s", bk_printable(dir, strlen(dir), shown, sizeof shown));
+    bk_report_label(dir, label, sizeof label);
+    snprintf(line, sizeof line, "Sweep %s", label);
     bk_page_heading(page, 2, line);
     snprintf(line, sizeof line, "%zu points, %zu of them with a result.", bk_json_size(s->rows), s->n_done);
     bk_page_sentence(page, line);

@@ -129,21 +129,21 @@ static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p,
     put_losses(r, h, p);
     put_curves(r, h, p, &fall, &rise);
     bk_buffer_add(&p->script, "set multiplot\nset xlabel 'block' offset 0,0.4\nset ylabel 'validation loss (log)'\nset xrange [-0.5:%lld.5]\nset xtics 0,%lld\n"
-                              "set key outside right top Left reverse\n",
+                              "set key at graph 1.03, graph 1 left top Left reverse\n",
                   (long long)h->blocks - 1, (long long)(h->blocks / 16 + 1));
-    bk_picture_panel(p, 0.085, 0.84, 0.59, 0.97);
+    bk_picture_panel(p, 0.085, 0.82, 0.59, 0.97);
     bk_picture_log(p, 'y', lo, hi);
     bk_buffer_add(&p->script, "plot ");
     if (r->summary) bk_buffer_add(&p->script, "$before using 1:2 with points pt 6 ps 0.8 lw 1.6 lc rgb '#D55E00' title 'before', ");
     bk_buffer_add(&p->script, "$during using 1:2 with points pt 7 ps 0.3 lc rgb '#777777' title 'each epoch'%s\n",
                   r->summary ? ", $after using 1:2 with points pt 7 ps 0.6 lc rgb '#0072B2' title 'after (kept)'" : "");
-    bk_picture_panel(p, 0.085, 0.84, 0.1, 0.48);
+    bk_picture_panel(p, 0.085, 0.82, 0.1, 0.48);
     bk_picture_linear(p, 'y', fall, rise);
     bk_buffer_add(&p->script, "unset key\nset xzeroaxis lt 1 lc rgb '#999999'\nset xlabel 'epoch' offset 0,0.4\nset ylabel 'change of the loss [%%]'\nset xrange [%d:%lld]\nset xtics %lld\n",
                   r->summary ? 0 : 1, (long long)(h->epochs > 1 || r->summary ? h->epochs : 2),
                   (long long)(h->epochs / 12 + 1));
     bk_buffer_add(&p->script, "set palette defined (0 '#440154', 1 '#3b528b', 2 '#21918c', 3 '#5ec962', 4 '#e3c51a')\nset cbrange [0:%lld]\nset cblabel 'block' offset 1.2,0\n"
-                              "set colorbox user origin 0.87,0.1 size 0.02,0.38\nset format cb '%%.0f'\n"
+                              "set colorbox user origin 0.85,0.1 size 0.02,0.38\nset format cb '%%.0f'\n"
                               "plot $curves using 1:2:3 with linespoints lw 1.2 pt 7 ps 0.25 lc palette notitle\nunset multiplot\n",
                   (long long)(h->blocks > 1 ? h->blocks - 1 : 1));
 }
@@ -247,7 +247,7 @@ static void draw_norms(const history *h, bk_picture *p, double lo, double hi)
     bool steps = per_step(h);
     bk_picture_begin(p, 960, 360);
     bool shared = put_norms(h, p);
-    bk_picture_panel(p, 0.085, 0.98, 0.16, 0.95);
+    bk_picture_panel(p, 0.085, 0.98, 0.19, 0.95);
     bk_picture_log(p, 'y', lo, hi);
     bk_buffer_add(&p->script, "set xrange [0:%lld]\nset xtics %lld\nset xlabel 'block; its steps run from left to right' offset 0,0.4\nset ylabel 'gradient norm (log)'\n"
                               "set grid xtics\nunset key\nplot ",
