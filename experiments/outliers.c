@@ -83,6 +83,7 @@ bk_status bk_outlier_report_add(bk_outlier_report *r, const bk_lab *lab, const c
     bk_outlier_stage *stage = &r->stage[r->n_stages++]; /* what it holds is freed whatever happened */
     bk_watch watch = bk_watch_progress(progress);
     bk_status st = bk_runner_open_raw(&runner, lab, rotation, err);
+    if (!st) bk_source_overlap_prefix(runner.src, r->overlap_prefix);
     if (!st && prefixed) st = bk_runner_set_prefix(&runner, r->prefix, r->n_prefix, err);
     bk_progress_begin(progress, name, r->n_stages, of, bk_model_config(lab->model)->layers);
     if (!st) st = bk_outlier_stage_measure(stage, name, &runner, r->samples, &r->limits, &watch, err);

@@ -70,6 +70,7 @@ typedef struct bk_outlier_report {
     int64_t block; /* whose error was measured */
     int32_t prefix[BK_PREFIX_MAX];
     int64_t n_prefix;
+    bool overlap_prefix; /* text starts at position 0 again (bk_config.overlap_prefix) */
     double seconds;
 } bk_outlier_report;
 

@@ -110,6 +110,7 @@ static void set_up(measurement *m)
     m->report = (bk_outlier_report){.rotate = m->rotated ? "as in config.yaml" : "none",
                                     .scheme = c->scheme,
                                     .limits = {c->prefix.threshold, c->prefix.lower_threshold},
+                                    .overlap_prefix = c->prefix.overlap,
                                     .block = -1};
 }
 
