@@ -19,9 +19,11 @@ typedef struct report_args {
 /* DIR/report of the one that is reported, or what was asked for. */
 static bk_status find_folder(const report_args *a, char dir[BK_REPORT_PATH], bk_error *err)
 {
-    if (!a->paths.n) return bk_fail(err, BK_EINVAL, "report: which run folder, or which folder of a sweep? (brick report --help)");
+    if (!a->paths.n)
+        return bk_fail(err, BK_EINVAL, "report: which run folder, or which folder of a sweep? (brick report --help)");
     if (a->out && !*a->out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
-    if (!a->out && a->paths.n > 1) return bk_fail(err, BK_EINVAL, "report: %d folders on one page need an --out", a->paths.n);
+    if (!a->out && a->paths.n > 1)
+        return bk_fail(err, BK_EINVAL, "report: %d folders on one page need an --out", a->paths.n);
     const char *base = a->out ? a->out : a->paths.item[0];
     if (strlen(base) > 4000) return bk_fail(err, BK_EINVAL, "%.60s...: the path is too long", base);
     snprintf(dir, BK_REPORT_PATH, "%s%s", base, a->out ? "" : "/report");
@@ -59,7 +61,8 @@ static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
     for (int i = 0; i < a->paths.n; i++) {
         const char *path = a->paths.item[i];
         if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);
-        BK_TRY(bk_report_is_sweep(path) ? bk_report_sweep_section(path, page, err) : add_run(path, page, a->samples, err));
+        BK_TRY(bk_report_is_sweep(path) ? bk_report_sweep_section(path, page, err)
+                                        : add_run(path, page, a->samples, err));
     }
     return bk_page_end(page, err);
 }
@@ -100,8 +103,10 @@ int bk_verb_report(int argc, char **argv)
     report_args a = {.samples = 4};
     const bk_opt opts[] = {
         {"--out", BK_OPT_TEXT, &a.out, "DIR", "report/ in the folder", 0, 0, "where page and pictures go"},
-        {"--samples", BK_OPT_INT, &a.samples, "N", "4", 1, 1e6, "sequences of the detection text that activations are measured on"},
-        {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout: the page, each picture or why it is missing"},
+        {"--samples", BK_OPT_INT, &a.samples, "N", "4", 1, 1e6,
+         "sequences of the detection text that activations are measured on"},
+        {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0,
+         "one JSON object on stdout: the page, each picture or why it is missing"},
         {"PATH", BK_OPT_LIST, &a.paths, "PATH", NULL, 0, 0, "run folder, or folder of a sweep"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"report", "one page of HTML with pictures, of runs and of sweeps", opts,

@@ -1,4 +1,5 @@
-/* brick report: one page of HTML, and pictures, of runs and of sweeps. Pictures are drawn by gnuplot from scripts that stay beside them. */
+/* brick report: one page of HTML, and pictures, of runs and of sweeps. Pictures are drawn by gnuplot from scripts that
+ * stay beside them. */
 #ifndef BK_REPORT_H
 #define BK_REPORT_H
 
@@ -12,7 +13,8 @@
 
 /* Escaped for text and for quoted attributes; control characters and broken UTF-8 become U+FFFD. */
 void bk_html_add(bk_text_buffer *b, const char *s);
-/* As a quoted string of a gnuplot script, in which nothing is expanded; what has no place on one line becomes a blank or '?'. */
+/* As a quoted string of a gnuplot script, in which nothing is expanded; what has no place on one line becomes a blank or
+ * '?'. */
 void bk_gnuplot_add(bk_text_buffer *b, const char *s);
 /* A number of a script, "NaN" (which gnuplot leaves out) if it is none that can be drawn. */
 void bk_number_add(bk_text_buffer *b, double x);
@@ -52,8 +54,8 @@ void bk_svg_inline(const char *svg, size_t len, const char *name, bk_text_buffer
 
 typedef struct bk_report_run {
     const char *dir;
-    char label[128];     /* last part of dir */
-    bk_run_config *cfg;  /* NULL: config.yaml says nothing that can be read */
+    char label[128];              /* last part of dir */
+    bk_run_config *cfg;           /* NULL: config.yaml says nothing that can be read */
     char *config, *manifest_text; /* as they stand there, or NULL */
     bk_json *summary, *manifest;  /* NULL: not there, or not readable */
     bk_json *metrics;             /* array of the lines that can be read */
@@ -66,14 +68,26 @@ void bk_report_label(const char *dir, char *to, size_t size);
 /* BK_EIO if it is no run folder. What is missing or damaged inside it becomes a sentence. */
 bk_status bk_report_run_open(bk_report_run *r, const char *dir, bk_error *err) BK_MUST_USE;
 void bk_report_run_close(bk_report_run *r);
-/* The objects of a .jsonl file, up to the first line that is none: the last one may be in the middle of being written. An absent file has none;
- * `why` says what could not be read. BK_ENOMEM. */
+/* The objects of a .jsonl file, up to the first line that is none: the last one may be in the middle of being written.
+ * An absent file has none; `why` says what could not be read. BK_ENOMEM. */
 bk_status bk_report_lines(const char *path, bk_json **array, char *why, size_t size, bk_error *err) BK_MUST_USE;
-/* Takes RUN/report/data.json if it belongs to the run as it is, else measures with the run's own model, text, rotation and prefix, and keeps
- * that there. What cannot be measured becomes a sentence; BK_ECANCEL, BK_ENOMEM and BK_ENOSPC come back. */
+/* Takes RUN/report/data.json if it belongs to the run as it is, else measures with the run's own model, text, rotation
+ * and prefix, and keeps that there. What cannot be measured becomes a sentence; BK_ECANCEL, BK_ENOMEM and BK_ENOSPC come
+ * back. */
 bk_status bk_report_measure(bk_report_run *r, int64_t samples, bk_error *err) BK_MUST_USE;
 
-/* Pictures of a run (report_activations.c, report_training.c): each has a script afterwards, or a reason why it is missing. */
+/* The measurement (report_activations.c). */
+#define BK_REPORT_STAGES 3
+extern const char *const bk_report_stage_name[BK_REPORT_STAGES];  /* original, rotated, with prefix */
+const bk_json *bk_report_stage(const bk_report_run *r, int k);    /* NULL if it was not measured */
+int64_t bk_report_whole(const bk_report_run *r, const char *key); /* 1 .. 1000000, 0 if it is none */
+/* False, with the reason, if there is nothing to draw from. */
+bool bk_report_measured(const bk_report_run *r, bk_picture *p);
+/* For captions: why one of the columns is not there; what was measured on. */
+void bk_report_say_absent(const bk_report_run *r, bk_picture *p);
+void bk_report_say_samples(const bk_report_run *r, bk_picture *p);
+
+/* Pictures of a run (report_maxima.c ...): each has a script afterwards, or a reason why it is missing. */
 typedef void (*bk_report_draw)(const bk_report_run *r, bk_picture *p);
 void bk_report_maxima(const bk_report_run *r, bk_picture *p);
 void bk_report_outliers(const bk_report_run *r, bk_picture *p);

@@ -20,17 +20,28 @@ void bk_picture_begin(bk_picture *p, int width, int height)
     static const char *const colour[] = {"#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7", "#000000"};
     p->width = width;
     p->height = height;
-    bk_buffer_add(&p->script, "# gnuplot -p %s.gp shows this picture\nreset\nset encoding utf8\nset border 3 lc rgb '#444444'\n"
-                              "set tics nomirror out textcolor rgb '#222222'\nset grid ytics lc rgb '#dddddd' lw 0.7 dt 1\nset key noenhanced\n",
+    bk_buffer_add(&p->script,
+                  "# gnuplot -p %s.gp shows this picture\n"
+                  "reset\n"
+                  "set encoding utf8\n"
+                  "set border 3 lc rgb '#444444'\n"
+                  "set tics nomirror out textcolor rgb '#222222'\n"
+                  "set grid ytics lc rgb '#dddddd' lw 0.7 dt 1\n"
+                  "set key noenhanced\n",
                   p->name);
     for (int i = 0; i < 7; i++)
-        bk_buffer_add(&p->script, "set style line %d lc rgb '%s' lw 1.6 pt %d ps 0.4\n", i + 1, colour[i], i % 2 ? 5 : 7);
+        bk_buffer_add(&p->script, "set style line %d lc rgb '%s' lw 1.6 pt %d ps 0.4\n", i + 1, colour[i],
+                      i % 2 ? 5 : 7);
 }
 
 void bk_picture_panel(bk_picture *p, double left, double right, double bottom, double top)
 {
-    bk_buffer_add(&p->script, "set lmargin at screen %.4f\nset rmargin at screen %.4f\nset bmargin at screen %.4f\nset tmargin at screen %.4f\n", left,
-                  right, bottom, top);
+    bk_buffer_add(&p->script,
+                  "set lmargin at screen %.4f\n"
+                  "set rmargin at screen %.4f\n"
+                  "set bmargin at screen %.4f\n"
+                  "set tmargin at screen %.4f\n",
+                  left, right, bottom, top);
 }
 
 void bk_picture_linear(bk_picture *p, char axis, double lo, double hi)
@@ -38,16 +49,24 @@ void bk_picture_linear(bk_picture *p, char axis, double lo, double hi)
     if (!(lo < 0)) lo = 0;
     if (!(hi > 0)) hi = lo < 0 ? 0 : 1;
     double room = 0.08 * (hi - lo);
-    bk_buffer_add(&p->script, "unset logscale %c\nunset m%ctics\nset format %c '%%g'\nset %crange [%.6g:%.6g]\n", axis, axis, axis, axis,
-                  lo < 0 ? lo - room : 0, hi > 0 ? hi + room : 0);
+    bk_buffer_add(&p->script,
+                  "unset logscale %c\n"
+                  "unset m%ctics\n"
+                  "set format %c '%%g'\n"
+                  "set %crange [%.6g:%.6g]\n",
+                  axis, axis, axis, axis, lo < 0 ? lo - room : 0, hi > 0 ? hi + room : 0);
 }
 
 void bk_picture_log(bk_picture *p, char axis, double lo, double hi)
 {
     double first = floor(log10(lo)) + 0.0, last = ceil(log10(hi)) + 0.0; /* no -0 */
     if (last <= first) last = first + 1;
-    bk_buffer_add(&p->script, "set logscale %c\nset format %c '%s'\nset %crange [1e%.0f:1e%.0f]\nset m%ctics 10\n", axis, axis,
-                  last <= 5 && first >= -4 ? "%g" : "%.0e", axis, first, last, axis);
+    bk_buffer_add(&p->script,
+                  "set logscale %c\n"
+                  "set format %c '%s'\n"
+                  "set %crange [1e%.0f:1e%.0f]\n"
+                  "set m%ctics 10\n",
+                  axis, axis, last <= 5 && first >= -4 ? "%g" : "%.0e", axis, first, last, axis);
 }
 
 void bk_picture_missing(bk_picture *p, const char *fmt, ...)
@@ -80,7 +99,9 @@ static bk_status run_gnuplot(const char *dir, char *const *argv, const char *mes
     if (!e) e = posix_spawnp(&pid, argv[0], &fa, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     if (e == ENOENT)
-        return bk_fail(err, BK_EUNSUP, "report: the pictures are drawn by gnuplot, which is not installed: apt-get install gnuplot-nox");
+        return bk_fail(
+            err, BK_EUNSUP,
+            "report: the pictures are drawn by gnuplot, which is not installed: apt-get install gnuplot-nox");
     errno = e;
     if (e) return bk_fail_errno(err, "starting gnuplot in %s", dir);
     while (waitpid(pid, status, 0) < 0)
@@ -93,7 +114,9 @@ bk_status bk_gnuplot_check(bk_error *err)
     char *const argv[] = {"gnuplot", "--version", NULL};
     int status;
     BK_TRY(run_gnuplot("/", argv, "/dev/null", &status, err));
-    return status == 0 ? BK_OK : bk_fail(err, BK_EUNSUP, "report: gnuplot --version failed: is the program of that name gnuplot?");
+    return status == 0
+               ? BK_OK
+               : bk_fail(err, BK_EUNSUP, "report: gnuplot --version failed: is the program of that name gnuplot?");
 }
 
 static bk_status drawing_failed(const bk_picture *p, const char *messages, bk_error *err)
@@ -111,10 +134,14 @@ static bk_status run_script(const bk_picture *p, const char *dir, bk_error *err)
     int status;
     snprintf(file, sizeof file, "%s.gp", p->name);
     snprintf(name, sizeof name, "%s.messages.partial", p->name);
-    snprintf(svg, sizeof svg, "set terminal svg noenhanced size %d,%d dynamic name '%s' font 'sans-serif,13' background '#ffffff'; "
-             "set output '%s.svg.partial'", p->width, p->height, p->name, p->name);
-    snprintf(png, sizeof png, "set output; set terminal pngcairo noenhanced size %d,%d font 'sans,10' background '#ffffff'; "
-             "set output '%s.png.partial'", p->width, p->height, p->name);
+    snprintf(svg, sizeof svg,
+             "set terminal svg noenhanced size %d,%d dynamic name '%s' font 'sans-serif,13' background '#ffffff'; "
+             "set output '%s.svg.partial'",
+             p->width, p->height, p->name, p->name);
+    snprintf(png, sizeof png,
+             "set output; set terminal pngcairo noenhanced size %d,%d font 'sans,10' background '#ffffff'; "
+             "set output '%s.png.partial'",
+             p->width, p->height, p->name);
     char *const argv[] = {"gnuplot", "-d", "-e", svg, file, "-e", png, file, NULL}; /* -d: no settings of the user's */
     BK_TRY(run_gnuplot(dir, argv, name, &status, err));
     snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -133,7 +160,8 @@ static bk_status take_picture(const char *dir, const char *name, const char *suf
     BK_TRY(bk_file_slurp(from, (size_t)1 << 28, &bytes, &len, err));
     bool whole = memmem(len > 64 ? bytes + len - 64 : bytes, len > 64 ? 64 : len, end, want) != NULL;
     free(bytes);
-    return whole ? bk_rename(from, to, err) : bk_fail(err, BK_ENOSPC, "%s: gnuplot did not write it to its end: is the disk full?", from);
+    return whole ? bk_rename(from, to, err)
+                 : bk_fail(err, BK_ENOSPC, "%s: gnuplot did not write it to its end: is the disk full?", from);
 }
 
 bk_status bk_picture_draw(const bk_picture *p, const char *dir, bk_error *err)
@@ -190,8 +218,10 @@ void bk_svg_inline(const char *svg, size_t len, const char *name, bk_text_buffer
         i += n;
         if (begins(at, n, "<?") || begins(at, n, "<!")) continue;
         if (begins(at, n, "<title>")) title = true;
-        if (!title && *at == '<') copy_tag(at, n, name, html);
-        else if (!title) bk_buffer_add(html, "%.*s", (int)n, at);
+        if (!title && *at == '<')
+            copy_tag(at, n, name, html);
+        else if (!title)
+            bk_buffer_add(html, "%.*s", (int)n, at);
         if (begins(at, n, "</title>")) title = false;
     }
 }

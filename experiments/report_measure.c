@@ -1,5 +1,5 @@
-/* What the pictures of activations need: passes over the run's own model, at most once. RUN/report/data.json keeps what brick outliers --json
- * gives, with all that it depends on. */
+/* What the pictures of activations need: passes over the run's own model, at most once. RUN/report/data.json keeps what
+ * brick outliers --json gives, with all that it depends on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,8 @@ static bk_status read_prefix(measurement *m, bk_error *err)
     snprintf(path, sizeof path, "%s/prefix.h5", m->run->dir);
     if (m->cfg->prefix.mode == BK_PREFIX_NONE || !bk_exists(path)) return BK_OK;
     BK_TRY(bk_prefix_load(&prefix, path, NULL, err));
-    bk_status st = prefix.n <= BK_PREFIX_MAX ? BK_OK : bk_fail(err, BK_EFORMAT, "%s: more than %d tokens", path, BK_PREFIX_MAX);
+    bk_status st =
+        prefix.n <= BK_PREFIX_MAX ? BK_OK : bk_fail(err, BK_EFORMAT, "%s: more than %d tokens", path, BK_PREFIX_MAX);
     m->report.n_prefix = st ? 0 : prefix.n;
     for (int64_t i = 0; i < m->report.n_prefix; i++) m->report.prefix[i] = prefix.ids[i];
     bk_prefix_free(&prefix);
@@ -47,8 +48,8 @@ static bk_status depends_on(const measurement *m, int64_t samples, bk_text_buffe
     static const char *const keys[] = {"rotation.", "quant.", "data.", "prefix.", "seed", NULL};
     char *digest = NULL;
     BK_TRY(bk_config_digest_keys(m->cfg, keys, &digest, err));
-    bk_buffer_add(b, "brick: %s\nmodel: %s\nsamples: %lld\nprefix:", BK_VERSION, bk_json_str(bk_json_get(m->run->manifest, "model_sha256"), ""),
-                  (long long)samples);
+    bk_buffer_add(b, "brick: %s\nmodel: %s\nsamples: %lld\nprefix:", BK_VERSION,
+                  bk_json_str(bk_json_get(m->run->manifest, "model_sha256"), ""), (long long)samples);
     for (int64_t i = 0; i < m->report.n_prefix; i++) bk_buffer_add(b, " %d", m->report.prefix[i]);
     bk_buffer_add(b, "\n%s", digest);
     free(digest);
@@ -61,7 +62,8 @@ static bk_status check_model(const measurement *m, bk_error *err)
     const char *want = bk_json_str(bk_json_get(m->run->manifest, "model_sha256"), NULL);
     if (!want) return bk_fail(err, BK_EFORMAT, "the run has no manifest.json that names its model");
     BK_TRY(bk_model_sha256(m->lab.model, sha, err));
-    return strcmp(sha, want) == 0 ? BK_OK : bk_fail(err, BK_EFORMAT, "%s is not the model of the run any more", m->cfg->model);
+    return strcmp(sha, want) == 0 ? BK_OK
+                                  : bk_fail(err, BK_EFORMAT, "%s is not the model of the run any more", m->cfg->model);
 }
 
 /* The first of the run's detection samples, or shorter ones. */
@@ -76,10 +78,12 @@ static bk_status draw_samples(measurement *m, int64_t samples, bk_error *err)
     samples = samples < c->data.detection.samples ? samples : c->data.detection.samples;
     BK_TRY(bk_lab_text(&m->lab, m->report.text, &policy, prefixed, &m->text, err));
     m->report.bos = bk_bos_in_force(&m->lab, &m->text, &policy, prefixed);
-    return bk_samples_draw(&m->text, seqlen < room ? seqlen : room, samples, 0, bk_run_detection_seed(c), &m->samples, err);
+    return bk_samples_draw(&m->text, seqlen < room ? seqlen : room, samples, 0, bk_run_detection_seed(c), &m->samples,
+                           err);
 }
 
-static bk_status add_stage(measurement *m, const char *name, const bk_rotation_spec *rotation, bool prefixed, bk_error *err)
+static bk_status add_stage(measurement *m, const char *name, const bk_rotation_spec *rotation, bool prefixed,
+                           bk_error *err)
 {
     int of = 1 + m->rotated + (m->report.n_prefix > 0);
     return bk_outlier_report_add(&m->report, &m->lab, name, rotation, prefixed, &m->quant, &m->progress, of, err);
@@ -104,7 +108,8 @@ static bk_status measure(measurement *m, int64_t samples, bk_error *err)
 static void set_up(measurement *m)
 {
     const bk_run_config *c = m->cfg;
-    m->rotation = (bk_rotation_spec){c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    m->rotation = (bk_rotation_spec){c->rotation.r1,          c->rotation.r2, c->rotation.r3,   c->rotation.r4,
+                                     c->rotation.fold_v_bias, false,          (uint64_t)c->seed};
     m->rotated = c->rotation.r1 || c->rotation.r2 || c->rotation.r3 || c->rotation.r4;
     m->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
     m->report = (bk_outlier_report){.rotate = m->rotated ? "as in config.yaml" : "none",
@@ -176,7 +181,8 @@ bk_status bk_report_measure(bk_report_run *r, int64_t samples, bk_error *err)
     if (st == BK_ECANCEL || st == BK_ENOMEM || st == BK_ENOSPC) return *err = bad, st;
     if (st) {
         char why[400];
-        snprintf(r->why_data, sizeof r->why_data, "Not measured: %s.", bk_printable(bad.msg, strlen(bad.msg), why, sizeof why));
+        snprintf(r->why_data, sizeof r->why_data, "Not measured: %s.",
+                 bk_printable(bad.msg, strlen(bad.msg), why, sizeof why));
         bk_log(BK_LOG_WARN, "%s: not measured: %s", r->dir, bad.msg);
     }
     return BK_OK;

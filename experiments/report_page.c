@@ -11,21 +11,26 @@
 
 /* No script, nothing from elsewhere: the browser enforces it. */
 static const char head[] =
-    "<meta charset=\"utf-8\">\n" GENERATOR "\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+    "<meta charset=\"utf-8\">\n" GENERATOR
+    "\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
     "<style>\n"
     ":root { color-scheme: light dark; --text: #1a1a1a; --back: #fdfdfd; --line: #cccccc; --soft: #555555; }\n"
-    "@media (prefers-color-scheme: dark) { :root { --text: #e6e6e6; --back: #16181b; --line: #444444; --soft: #aaaaaa; } }\n"
-    "body { margin: 0 auto; padding: 1rem; max-width: 61rem; font: 16px/1.5 sans-serif; color: var(--text); background: var(--back); }\n"
+    "@media (prefers-color-scheme: dark) { :root { --text: #e6e6e6; --back: #16181b; --line: #444444; --soft: #aaaaaa; "
+    "} }\n"
+    "body { margin: 0 auto; padding: 1rem; max-width: 61rem; font: 16px/1.5 sans-serif; color: var(--text); "
+    "background: var(--back); }\n"
     "h1, h2, h3 { line-height: 1.25; overflow-wrap: anywhere; }\n"
     "h2 { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: 1rem; }\n"
     "figure { margin: 1.5rem 0; }\n"
-    "figure svg { display: block; width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); border-radius: 4px; }\n"
+    "figure svg { display: block; width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line); "
+    "border-radius: 4px; }\n"
     "figcaption, .sentence { color: var(--soft); font-size: 0.9rem; margin-top: 0.4rem; overflow-wrap: anywhere; }\n"
     "a { color: inherit; }\n"
     ".table { overflow-x: auto; }\n"
     "table { border-collapse: collapse; margin: 1rem 0; }\n"
-    "th, td { padding: 0.25rem 0.8rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: anywhere; }\n"
+    "th, td { padding: 0.25rem 0.8rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; "
+    "overflow-wrap: anywhere; }\n"
     "th:empty { padding: 0; border: 0; }\n"
     "td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }\n"
     "pre { overflow-x: auto; padding: 0.8rem; border: 1px solid var(--line); border-radius: 4px; font-size: 0.8rem; }\n"
@@ -121,7 +126,9 @@ static bk_status put_figure(bk_page *page, const bk_picture *p, bk_error *err)
     bk_html_add(&page->html, p->title);
     bk_buffer_add(&page->html, "\">\n");
     BK_TRY(bk_picture_inline(p, page->dir, &page->html, err));
-    bk_buffer_add(&page->html, "<figcaption>%s Files: <a href=\"%s.svg\">SVG</a>, <a href=\"%s.png\">PNG</a>, <a href=\"%s.gp\">gnuplot</a>.</figcaption>\n</figure>\n",
+    bk_buffer_add(&page->html,
+                  "<figcaption>%s Files: <a href=\"%s.svg\">SVG</a>, <a href=\"%s.png\">PNG</a>, <a "
+                  "href=\"%s.gp\">gnuplot</a>.</figcaption>\n</figure>\n",
                   caption, p->name, p->name, p->name);
     return BK_OK;
 }
@@ -156,7 +163,8 @@ bk_status bk_page_check(const char *dir, bk_error *err)
     BK_TRY(bk_file_slurp(path, (size_t)1 << 30, &text, &len, err));
     bool ours = strstr(text, GENERATOR) != NULL;
     free(text);
-    return ours ? BK_OK : bk_fail(err, BK_EINVAL, "%s exists and was not made by brick report; give another --out", path);
+    return ours ? BK_OK
+                : bk_fail(err, BK_EINVAL, "%s exists and was not made by brick report; give another --out", path);
 }
 
 bk_status bk_page_end(bk_page *page, bk_error *err)

@@ -23,7 +23,8 @@ void bk_report_label(const char *dir, char *to, size_t size)
 {
     size_t end = strlen(dir), begin;
     while (end > 1 && dir[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && dir[begin - 1] != '/'; begin--) {}
+    for (begin = end; begin > 0 && dir[begin - 1] != '/'; begin--) {
+    }
     bk_printable(dir + begin, end - begin, to, size);
 }
 
@@ -34,7 +35,9 @@ static bk_status read_config(bk_report_run *r, bk_error *err)
     bk_error bad = {0};
     in_run(r, "config.yaml", path);
     if (!bk_is_dir(r->dir)) return bk_fail(err, BK_EIO, "%s: is no folder", r->dir);
-    if (!bk_exists(path)) return bk_fail(err, BK_EIO, "%s: is neither a run folder (no config.yaml) nor that of a sweep (no results.jsonl)", r->dir);
+    if (!bk_exists(path))
+        return bk_fail(err, BK_EIO,
+                       "%s: is neither a run folder (no config.yaml) nor that of a sweep (no results.jsonl)", r->dir);
     BK_TRY(bk_file_slurp(path, (size_t)1 << 22, &r->config, &len, err));
     if (!(r->cfg = calloc(1, sizeof *r->cfg))) return bk_fail(err, BK_ENOMEM, "no memory");
     if (bk_run_config_parse(r->config, len, path, NULL, 0, r->cfg, &bad) == BK_OK) return BK_OK;
@@ -44,13 +47,16 @@ static bk_status read_config(bk_report_run *r, bk_error *err)
     return BK_OK;
 }
 
-static void read_json(const bk_report_run *r, const char *name, const char *absent, bk_json **out, char *why, size_t size)
+static void read_json(const bk_report_run *r, const char *name, const char *absent, bk_json **out, char *why,
+                      size_t size)
 {
     char path[BK_REPORT_PATH];
     bk_error bad = {0};
     in_run(r, name, path);
-    if (!bk_exists(path)) snprintf(why, size, "%s", absent);
-    else if (bk_json_load(path, out, &bad)) sentence(why, size, &bad);
+    if (!bk_exists(path))
+        snprintf(why, size, "%s", absent);
+    else if (bk_json_load(path, out, &bad))
+        sentence(why, size, &bad);
     else if (bk_json_kind_of(*out) != BK_JSON_OBJECT) {
         snprintf(why, size, "%s is no JSON object.", name);
         bk_json_free(*out);
@@ -77,7 +83,8 @@ bk_status bk_report_lines(const char *path, bk_json **array, char *why, size_t s
         bk_json *o = NULL;
         if (bk_json_parse(text + at, n, path, &o, NULL) || bk_json_kind_of(o) != BK_JSON_OBJECT) {
             bk_json_free(o);
-            snprintf(why, size, "%.60s cannot be read from line %ld on; what follows is left out.", slash ? slash + 1 : path, line);
+            snprintf(why, size, "%.60s cannot be read from line %ld on; what follows is left out.",
+                     slash ? slash + 1 : path, line);
             break;
         }
         bk_json_push(*array, o);
@@ -95,7 +102,8 @@ bk_status bk_report_run_open(bk_report_run *r, const char *dir, bk_error *err)
     if (strlen(dir) > 4000) return bk_fail(err, BK_EINVAL, "%.60s...: the path is too long", dir);
     bk_report_label(dir, r->label, sizeof r->label);
     BK_TRY(read_config(r, err));
-    read_json(r, "summary.json", "The run is not finished: there is no summary.json yet.", &r->summary, r->why_summary, sizeof r->why_summary);
+    read_json(r, "summary.json", "The run is not finished: there is no summary.json yet.", &r->summary, r->why_summary,
+              sizeof r->why_summary);
     char ignored[512];
     read_json(r, "manifest.json", "", &r->manifest, ignored, sizeof ignored);
     in_run(r, "manifest.json", path);

@@ -18,13 +18,15 @@ static void fact(bk_page *page, const char *name, const char *text)
 
 static void prefix_fact(const bk_report_run *r, bk_page *page)
 {
-    const bk_json *prefix = bk_json_get(r->summary, "prefix"), *ids = bk_json_get(prefix, "ids"), *texts = bk_json_get(prefix, "text");
+    const bk_json *prefix = bk_json_get(r->summary, "prefix"), *ids = bk_json_get(prefix, "ids"),
+                  *texts = bk_json_get(prefix, "text");
     bk_text_buffer b = {0};
     for (size_t i = 0; i < bk_json_size(ids); i++) {
         char shown[64];
         size_t len = 0;
         const char *text = bk_json_bytes(bk_json_at(texts, i), &len);
-        bk_buffer_add(&b, "%s\"%s\" (%lld)", i ? ", " : "", bk_printable(text ? text : "?", text ? len : 1, shown, sizeof shown),
+        bk_buffer_add(&b, "%s\"%s\" (%lld)", i ? ", " : "",
+                      bk_printable(text ? text : "?", text ? len : 1, shown, sizeof shown),
                       (long long)bk_json_int(bk_json_at(ids, i), -1));
     }
     if (r->summary) fact(page, "prefix", b.text ? b.text : "none");
@@ -35,10 +37,13 @@ static void training_fact(const bk_report_run *r, bk_page *page)
 {
     char text[300];
     const bk_run_config *c = r->cfg;
-    if (c->train.epochs == 0) snprintf(text, sizeof text, "none");
+    if (c->train.epochs == 0)
+        snprintf(text, sizeof text, "none");
     else
-        snprintf(text, sizeof text, "%lld epochs, %lld samples of %lld tokens, learning rates %g (quantizers) and %g (weights)", (long long)c->train.epochs,
-                 (long long)c->data.training.samples, (long long)c->data.training.seqlen, c->train.lr_quant, c->train.lr_weight);
+        snprintf(text, sizeof text,
+                 "%lld epochs, %lld samples of %lld tokens, learning rates %g (quantizers) and %g (weights)",
+                 (long long)c->train.epochs, (long long)c->data.training.samples, (long long)c->data.training.seqlen,
+                 c->train.lr_quant, c->train.lr_weight);
     fact(page, "training", text);
 }
 
@@ -48,9 +53,13 @@ static void state_fact(const bk_report_run *r, bk_page *page)
     size_t n = bk_json_size(blocks), fell_back = 0;
     char text[600];
     for (size_t i = 0; i < n; i++) fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
-    if (!r->summary) snprintf(text, sizeof text, "%s", r->why_summary);
-    else if (!fell_back) snprintf(text, sizeof text, "finished");
-    else snprintf(text, sizeof text, "finished; %zu of %zu blocks could not be trained and stay as initialised", fell_back, n);
+    if (!r->summary)
+        snprintf(text, sizeof text, "%s", r->why_summary);
+    else if (!fell_back)
+        snprintf(text, sizeof text, "finished");
+    else
+        snprintf(text, sizeof text, "finished; %zu of %zu blocks could not be trained and stay as initialised",
+                 fell_back, n);
     fact(page, "state", text);
 }
 
@@ -78,8 +87,10 @@ static void facts(const bk_report_run *r, bk_page *page)
     state_fact(r, page);
     cost_fact(r, page);
     if (r->manifest) {
-        snprintf(text, sizeof text, "brick %.40s, backend %.40s, OpenBLAS core %.60s", bk_json_str(bk_json_get(r->manifest, "version"), "?"),
-                 bk_json_str(bk_json_get(r->manifest, "backend"), "?"), bk_json_str(bk_json_get(r->manifest, "openblas_core"), "?"));
+        snprintf(text, sizeof text, "brick %.40s, backend %.40s, OpenBLAS core %.60s",
+                 bk_json_str(bk_json_get(r->manifest, "version"), "?"),
+                 bk_json_str(bk_json_get(r->manifest, "backend"), "?"),
+                 bk_json_str(bk_json_get(r->manifest, "openblas_core"), "?"));
         fact(page, "made by", text);
     }
     bk_page_table_end(page);

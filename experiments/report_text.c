@@ -12,7 +12,12 @@ static bool control(uint32_t cp)
 
 static const char *html_entity(uint32_t cp)
 {
-    return cp == '&' ? "&amp;" : cp == '<' ? "&lt;" : cp == '>' ? "&gt;" : cp == '"' ? "&quot;" : cp == '\'' ? "&#39;" : NULL;
+    return cp == '&'    ? "&amp;"
+           : cp == '<'  ? "&lt;"
+           : cp == '>'  ? "&gt;"
+           : cp == '"'  ? "&quot;"
+           : cp == '\'' ? "&#39;"
+                        : NULL;
 }
 
 void bk_html_add(bk_text_buffer *b, const char *s)
@@ -21,9 +26,12 @@ void bk_html_add(bk_text_buffer *b, const char *s)
         uint32_t cp;
         size_t used = bk_utf8_char(s + i, n - i, &cp);
         const char *entity = used ? html_entity(cp) : NULL;
-        if (!used || control(cp)) bk_buffer_add(b, "\xef\xbf\xbd");
-        else if (entity) bk_buffer_add(b, "%s", entity);
-        else bk_buffer_add(b, "%.*s", (int)used, s + i);
+        if (!used || control(cp))
+            bk_buffer_add(b, "\xef\xbf\xbd");
+        else if (entity)
+            bk_buffer_add(b, "%s", entity);
+        else
+            bk_buffer_add(b, "%.*s", (int)used, s + i);
         i += used ? used : 1;
     }
 }
@@ -35,10 +43,14 @@ void bk_gnuplot_add(bk_text_buffer *b, const char *s)
     for (size_t n = strlen(s), i = 0; i < n;) {
         uint32_t cp;
         size_t used = bk_utf8_char(s + i, n - i, &cp);
-        if (!used || control(cp)) bk_buffer_add(b, "?");
-        else if (cp == '\n' || cp == '\t') bk_buffer_add(b, " ");
-        else if (cp == '\'') bk_buffer_add(b, "''");
-        else bk_buffer_add(b, "%.*s", (int)used, s + i);
+        if (!used || control(cp))
+            bk_buffer_add(b, "?");
+        else if (cp == '\n' || cp == '\t')
+            bk_buffer_add(b, " ");
+        else if (cp == '\'')
+            bk_buffer_add(b, "''");
+        else
+            bk_buffer_add(b, "%.*s", (int)used, s + i);
         i += used ? used : 1;
     }
     bk_buffer_add(b, "'");

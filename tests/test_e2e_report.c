@@ -1,4 +1,5 @@
-/* brick report on run folders and sweeps, whole and damaged. Without gnuplot only what needs none is tested, and the program says so. */
+/* brick report on run folders and sweeps, whole and damaged. Without gnuplot only what needs none is tested, and the
+ * program says so. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,7 +94,8 @@ START_TEST(a_finished_run_has_all_its_pictures)
     shows("+training");
     shows("manifest.json");
     char *json = e2e_text("out");
-    ck_assert_msg(strstr(json, "\"page\": \"r/report/index.html\"") && !strstr(json, ".svg\", \"png\": null"), "%s", json);
+    ck_assert_msg(strstr(json, "\"page\": \"r/report/index.html\"") && !strstr(json, ".svg\", \"png\": null"), "%s",
+                  json);
     free(json);
     ck_assert_int_eq(system("ls r/report | grep -q partial"), 256);
 }
@@ -125,7 +127,8 @@ START_TEST(several_runs_share_a_page)
     ck_assert_int_eq(count("<svg"), 10);
     exists("both/r1_maxima.png");
     exists("both/r2_maxima.png");
-    ck_assert_int_eq(system("grep -o \" id=['\\\"][^'\\\"]*\" both/index.html | tr '\\\"' \"'\" | sort | uniq -d | grep -q ."), 256);
+    ck_assert_int_eq(
+        system("grep -o \" id=['\\\"][^'\\\"]*\" both/index.html | tr '\\\"' \"'\" | sort | uniq -d | grep -q ."), 256);
 }
 END_TEST
 
@@ -250,7 +253,8 @@ END_TEST
 
 START_TEST(metrics_that_are_no_metrics_are_a_sentence)
 {
-    e2e_write("r/metrics.jsonl", "{\"block\": -3, \"epoch\": 1e300}\n{\"block\": 9e15, \"epoch\": 1, \"val_loss\": 1}\n{}\n");
+    e2e_write("r/metrics.jsonl",
+              "{\"block\": -3, \"epoch\": 1e300}\n{\"block\": 9e15, \"epoch\": 1, \"val_loss\": 1}\n{}\n");
     e2e_brick(0, "report r");
     take_page("r/report");
     ck_assert_int_eq(count("<svg"), 3);
@@ -259,8 +263,10 @@ END_TEST
 
 START_TEST(numbers_of_any_size_are_drawn)
 {
-    e2e_write("r/metrics.jsonl", "{\"block\": 0, \"epoch\": 1, \"step\": 1000000000, \"val_loss\": 1e308, \"grad_norms\": [null, 1e-290, \"x\"]}\n"
-                                 "{\"block\": 1, \"epoch\": 1, \"step\": 0, \"val_loss\": -1, \"grad_norms\": {\"a\": 1}}\n");
+    e2e_write("r/metrics.jsonl",
+              "{\"block\": 0, \"epoch\": 1, \"step\": 1000000000, \"val_loss\": 1e308, \"grad_norms\": [null, 1e-290, "
+              "\"x\"]}\n"
+              "{\"block\": 1, \"epoch\": 1, \"step\": 0, \"val_loss\": -1, \"grad_norms\": {\"a\": 1}}\n");
     e2e_brick(0, "report r");
     take_page("r/report");
     ck_assert_int_eq(count("<svg"), 5);
@@ -401,7 +407,8 @@ static void put_row(char *to, size_t size, const char *axes, const char *status,
     char line[600], number[32] = "null";
     if (!strcmp(status, "done")) snprintf(number, sizeof number, "%g", gap);
     snprintf(line, sizeof line,
-             "{\"point\": \"p<b>\", %s, \"status\": \"%s\", \"ppl_fp\": 10, \"ppl_init\": 20, \"ppl_final\": %s, \"gap\": %s, \"folder\": \"x\", "
+             "{\"point\": \"p<b>\", %s, \"status\": \"%s\", \"ppl_fp\": 10, \"ppl_init\": 20, \"ppl_final\": %s, "
+             "\"gap\": %s, \"folder\": \"x\", "
              "\"message\": \"<i>why</i>\"}\n",
              axes, status, number, number);
     strncat(to, line, size - strlen(to) - 1);
@@ -443,7 +450,8 @@ START_TEST(seeds_are_averaged)
     e2e_brick(0, "report s");
     take_page("s/report");
     shows("standard deviation");
-    shows("<td>W4A8KV4</td><td class=\"n\">2.0000</td><td class=\"n\">2.0000</td><td class=\"n\">0.5000</td><td class=\"n\">3</td>");
+    shows("<td>W4A8KV4</td><td class=\"n\">2.0000</td><td class=\"n\">2.0000</td><td class=\"n\">0.5000</td><td "
+          "class=\"n\">3</td>");
     shows("A heat map needs two axes.");
 }
 END_TEST

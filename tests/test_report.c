@@ -1,4 +1,4 @@
-/* Strings on their way into pages and scripts, pictures on their way into a page, and lines of files that may be damaged. */
+/* Strings on their way into pages and scripts, pictures on their way into a page, lines of files that may be damaged. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -32,14 +32,16 @@ static const struct {
 } strings[] = {
     {"", "", "''"},
     {"plain text", "plain text", "'plain text'"},
-    {"<script>alert(\"1\")</script>", "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;", "'<script>alert(\"1\")</script>'"},
+    {"<script>alert(\"1\")</script>", "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;",
+     "'<script>alert(\"1\")</script>'"},
     {"a & b's", "a &amp; b&#39;s", "'a & b''s'"},
     {"'; system 'reboot'; '", "&#39;; system &#39;reboot&#39;; &#39;", "'''; system ''reboot''; '''"},
     {"`id` $(id) @x \\", "`id` $(id) @x \\", "'`id` $(id) @x \\'"},
     {"two\nlines\tand\rmore", "two\nlines\tand\xef\xbf\xbdmore", "'two lines and?more'"},
     {"bell\a and nothing\x7f", "bell\xef\xbf\xbd and nothing\xef\xbf\xbd", "'bell? and nothing?'"},
     {"broken \xff\xc3 utf-8", "broken \xef\xbf\xbd\xef\xbf\xbd utf-8", "'broken ?? utf-8'"},
-    {"C1 \xc2\x85 whole \xc3\xbc \xf0\x9f\xa7\xb1", "C1 \xef\xbf\xbd whole \xc3\xbc \xf0\x9f\xa7\xb1", "'C1 ? whole \xc3\xbc \xf0\x9f\xa7\xb1'"},
+    {"C1 \xc2\x85 whole \xc3\xbc \xf0\x9f\xa7\xb1", "C1 \xef\xbf\xbd whole \xc3\xbc \xf0\x9f\xa7\xb1",
+     "'C1 ? whole \xc3\xbc \xf0\x9f\xa7\xb1'"},
 };
 enum { STRINGS = sizeof strings / sizeof strings[0] };
 
@@ -70,10 +72,13 @@ END_TEST
 
 START_TEST(ids_of_a_picture_get_its_name)
 {
-    static const char svg[] = "<?xml version=\"1.0\"?>\n<!DOCTYPE svg>\n<svg><title>plot</title><g id=\"canvas\"><circle id='dot'/>"
-                              "<use xlink:href='#dot' id='two'/><rect filter=\"url(#box)\"/><text>id='dot' href='#dot' &lt;b></text></g></svg>\n";
+    static const char svg[] =
+        "<?xml version=\"1.0\"?>\n<!DOCTYPE svg>\n<svg><title>plot</title><g id=\"canvas\"><circle id='dot'/>"
+        "<use xlink:href='#dot' id='two'/><rect filter=\"url(#box)\"/><text>id='dot' href='#dot' "
+        "&lt;b></text></g></svg>\n";
     bk_svg_inline(svg, strlen(svg), "p", &b);
-    holds("\n\n<svg><g id=\"p-canvas\"><circle id='p-dot'/><use xlink:href='#p-dot' id='p-two'/><rect filter=\"url(#p-box)\"/>"
+    holds("\n\n<svg><g id=\"p-canvas\"><circle id='p-dot'/><use xlink:href='#p-dot' id='p-two'/><rect "
+          "filter=\"url(#p-box)\"/>"
           "<text>id='dot' href='#dot' &lt;b></text></g></svg>\n");
 }
 END_TEST
@@ -99,7 +104,8 @@ END_TEST
 static const struct {
     double lo, hi;
     const char *range;
-} linear[] = {{0, 100, "[0:108]"}, {3, 100, "[0:108]"}, {-10, 0, "[-10.8:0]"}, {-1, 3, "[-1.32:3.32]"}, {0, 0, "[0:1.08]"}, {NAN, NAN, "[0:1.08]"}};
+} linear[] = {{0, 100, "[0:108]"},     {3, 100, "[0:108]"}, {-10, 0, "[-10.8:0]"},
+              {-1, 3, "[-1.32:3.32]"}, {0, 0, "[0:1.08]"},  {NAN, NAN, "[0:1.08]"}};
 
 START_TEST(a_linear_axis_has_zero_on_it)
 {
@@ -151,8 +157,10 @@ START_TEST(lines_count_up_to_the_first_damaged_one)
     ck_assert_int_eq(bk_report_lines(path, &lines, why, sizeof why, &err), BK_OK);
     unlink(path);
     ck_assert_uint_eq(bk_json_size(lines), files[_i].objects);
-    if (*files[_i].why) ck_assert_msg(strstr(why, files[_i].why), "%s", why);
-    else ck_assert_str_eq(why, "");
+    if (*files[_i].why)
+        ck_assert_msg(strstr(why, files[_i].why), "%s", why);
+    else
+        ck_assert_str_eq(why, "");
     bk_json_free(lines);
 }
 END_TEST
