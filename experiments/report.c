@@ -39,25 +39,38 @@ static bk_status add_run(const char *path, bk_page *page, int64_t samples, bk_er
     return st;
 }
 
-/* All folders before anything is measured: a mistyped one shows at once. */
-static bk_status check_folders(const report_args *a, bk_error *err)
+/* All folders before anything is measured or drawn: a mistyped one shows at once. The runs become a table if there are
+ * several. */
+static bk_status overview(const report_args *a, bk_page *page, bk_error *err)
 {
+    int n = 0;
     for (int i = 0; i < a->paths.n; i++) {
         bk_report_run run = {0};
         if (bk_report_is_sweep(a->paths.item[i])) continue;
         bk_status st = bk_report_run_open(&run, a->paths.item[i], err);
+        if (!st && a->paths.n > 1) {
+            if (n++ == 0) bk_report_overview_begin(page);
+            bk_report_overview_row(&run, page);
+        }
         bk_report_run_close(&run);
         BK_TRY(st);
     }
+    if (n) bk_page_table_end(page);
     return BK_OK;
 }
 
-static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
+static void begin_page(const report_args *a, bk_page *page)
 {
     char label[128], title[160];
     bk_report_label(a->paths.item[0], label, sizeof label);
     snprintf(title, sizeof title, a->paths.n == 1 ? "brick report: %s" : "brick report: %s and others", label);
     bk_page_begin(page, title);
+}
+
+static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
+{
+    BK_TRY(bk_mkdir_p(page->dir, err));
+    BK_TRY(bk_page_check(page->dir, err));
     for (int i = 0; i < a->paths.n; i++) {
         const char *path = a->paths.item[i];
         if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);
@@ -88,11 +101,10 @@ static bk_status report(const report_args *a, bk_error *err)
     char dir[BK_REPORT_PATH];
     bk_page page = {.dir = dir};
     BK_TRY(find_folder(a, dir, err));
-    BK_TRY(check_folders(a, err));
-    BK_TRY(bk_gnuplot_check(err));
-    BK_TRY(bk_mkdir_p(dir, err));
-    BK_TRY(bk_page_check(dir, err));
-    bk_status st = make_page(a, &page, err);
+    begin_page(a, &page);
+    bk_status st = overview(a, &page, err);
+    if (!st) st = bk_gnuplot_check(err);
+    if (!st) st = make_page(a, &page, err);
     if (!st) st = print_result(a, &page, err);
     bk_page_free(&page);
     return st;

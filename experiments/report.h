@@ -125,6 +125,9 @@ bk_status bk_page_check(const char *dir, bk_error *err) BK_MUST_USE;
 
 /* A run, and the results of a sweep, on the page (report_sections.c, report_sweep.c). */
 bk_status bk_report_run_section(bk_report_run *r, bk_page *page, int64_t samples, bk_error *err) BK_MUST_USE;
+/* A table of several runs, a row each; bk_page_table_end ends it. */
+void bk_report_overview_begin(bk_page *page);
+void bk_report_overview_row(const bk_report_run *r, bk_page *page);
 bk_status bk_report_sweep_section(const char *dir, bk_page *page, bk_error *err) BK_MUST_USE;
 bool bk_report_is_sweep(const char *dir);
 

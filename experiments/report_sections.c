@@ -98,10 +98,15 @@ static void facts(const bk_report_run *r, bk_page *page)
 
 /* --- perplexities --- */
 
+static double of_ppl(const bk_report_run *r, const char *key)
+{
+    return bk_json_num(bk_json_get(bk_json_get(r->summary, "ppl"), key), NAN);
+}
+
 static void perplexities(const bk_report_run *r, bk_page *page)
 {
     const bk_json *table = bk_json_get(r->summary, "table");
-    double fp = bk_json_num(bk_json_get(bk_json_get(r->summary, "ppl"), "fp"), NAN);
+    double fp = of_ppl(r, "fp");
     bk_page_heading(page, 3, "Perplexities");
     if (!bk_json_size(table)) {
         bk_page_sentence(page, r->summary ? "summary.json holds no table of perplexities." : r->why_summary);
@@ -118,6 +123,23 @@ static void perplexities(const bk_report_run *r, bk_page *page)
     }
     bk_page_table_end(page);
     bk_page_sentence(page, bk_json_str(bk_json_get(r->summary, "protocol"), ""));
+}
+
+void bk_report_overview_begin(bk_page *page)
+{
+    bk_page_table(page, (const char *const[]){"run", "scheme", "#seed", "#fp", "#fp+prefix", "#initialised", "#final",
+                                              "#ln(final / fp)", NULL});
+}
+
+void bk_report_overview_row(const bk_report_run *r, bk_page *page)
+{
+    static const char *const key[] = {"fp", "fp_prefix", "init", "final"};
+    bk_page_row(page);
+    bk_page_cell(page, r->label);
+    bk_page_cell(page, r->cfg ? r->cfg->scheme : "?");
+    bk_page_number(page, "%.0f", r->cfg ? (double)r->cfg->seed : NAN);
+    for (int i = 0; i < 4; i++) bk_page_number(page, "%.4f", of_ppl(r, key[i]));
+    bk_page_number(page, "%.4f", log(of_ppl(r, "final") / of_ppl(r, "fp")));
 }
 
 /* --- pictures --- */

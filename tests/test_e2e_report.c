@@ -125,6 +125,8 @@ START_TEST(several_runs_share_a_page)
     e2e_brick(0, "report r s --out both");
     take_page("both");
     ck_assert_int_eq(count("<svg"), 10);
+    shows("<td>r</td><td>W4A4KV4-static</td><td class=\"n\">2</td>"); /* the table of all runs */
+    shows("<td>s</td><td>W4A4KV4-static</td><td class=\"n\">2</td>");
     exists("both/r1_maxima.png");
     exists("both/r2_maxima.png");
     ck_assert_int_eq(
