@@ -180,7 +180,7 @@ void bk_report_lines_over_axis(const bk_report_sweep *s, bk_picture *p)
     before = gap_before(s);
     bk_picture_begin(p, 960, 480);
     for (size_t k = 0; k < n; k++) put_line(s, p, k, shown_line(lines, k), &lo, &hi);
-    bk_picture_panel(p, 0.085, 0.78, below(p, &s->axis[s->across]), 0.95);
+    bk_picture_panel(p, 0.1, 0.78, below(p, &s->axis[s->across]), 0.95);
     bk_picture_linear(p, 'y', lo, isfinite(before) ? fmax(hi, before) : hi);
     x_axis(p, &s->axis[s->across]);
     bk_buffer_add(&p->script, "set ylabel 'ln(ppl / ppl of fp)'\n"

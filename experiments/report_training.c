@@ -144,14 +144,14 @@ static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p,
                   "set xtics 0,%lld\n"
                   "set key at graph 1.03, graph 1 left top Left reverse\n",
                   (long long)h->blocks - 1, (long long)(h->blocks / 16 + 1));
-    bk_picture_panel(p, 0.085, 0.82, 0.59, 0.97);
+    bk_picture_panel(p, 0.1, 0.82, 0.59, 0.97);
     bk_picture_log(p, 'y', lo, hi);
     bk_buffer_add(&p->script, "plot ");
     if (r->summary)
         bk_buffer_add(&p->script, "$before using 1:2 with points pt 6 ps 0.8 lw 1.6 lc rgb '#D55E00' title 'before', ");
     bk_buffer_add(&p->script, "$during using 1:2 with points pt 7 ps 0.3 lc rgb '#777777' title 'each epoch'%s\n",
                   r->summary ? ", $after using 1:2 with points pt 7 ps 0.6 lc rgb '#0072B2' title 'after (kept)'" : "");
-    bk_picture_panel(p, 0.085, 0.82, 0.1, 0.48);
+    bk_picture_panel(p, 0.1, 0.82, 0.1, 0.48);
     bk_picture_linear(p, 'y', fall, rise);
     bk_buffer_add(&p->script,
                   "unset key\n"
@@ -282,7 +282,7 @@ static void draw_norms(const history *h, bk_picture *p, double lo, double hi)
     bool steps = per_step(h);
     bk_picture_begin(p, 960, 360);
     bool shared = put_norms(h, p);
-    bk_picture_panel(p, 0.085, 0.98, 0.19, 0.95);
+    bk_picture_panel(p, 0.1, 0.98, 0.19, 0.95);
     bk_picture_log(p, 'y', lo, hi);
     bk_buffer_add(&p->script,
                   "set xrange [0:%lld]\n"
