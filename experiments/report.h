@@ -61,6 +61,7 @@ typedef struct bk_report_run {
     bk_json *metrics;             /* array of the lines that can be read */
     bk_json *data;                /* what was measured: brick outliers --json and what it depends on */
     char why_config[512], why_summary[512], why_metrics[512], why_data[512]; /* sentences about what is not there */
+    char why_sums[512]; /* about a file that is not as the run left it */
 } bk_report_run;
 
 /* The last part of a path, printable. */

@@ -5,6 +5,7 @@
 
 #include "experiments/printable.h"
 #include "experiments/report.h"
+#include "io/sums.h"
 
 #define TEXT_LIMIT ((size_t)1 << 30)
 
@@ -108,6 +109,8 @@ bk_status bk_report_run_open(bk_report_run *r, const char *dir, bk_error *err)
     read_json(r, "manifest.json", "", &r->manifest, ignored, sizeof ignored);
     in_run(r, "manifest.json", path);
     if (bk_exists(path)) BK_TRY(bk_file_slurp(path, TEXT_LIMIT, &r->manifest_text, &len, err));
+    bk_error bad = {0};
+    if (bk_sums_there(dir) && bk_sums_check(dir, &bad)) sentence(r->why_sums, sizeof r->why_sums, &bad);
     in_run(r, "metrics.jsonl", path);
     return bk_report_lines(path, &r->metrics, r->why_metrics, sizeof r->why_metrics, err);
 }

@@ -156,6 +156,7 @@ static const struct {
 bk_status bk_report_run_section(bk_report_run *r, bk_page *page, int64_t samples, bk_error *err)
 {
     bk_page_heading(page, 2, r->label);
+    if (*r->why_sums) bk_page_sentence(page, r->why_sums);
     if (*r->why_config) bk_page_sentence(page, r->why_config);
     facts(r, page);
     perplexities(r, page);

@@ -285,6 +285,20 @@ START_TEST(a_damaged_summary_is_a_sentence)
 }
 END_TEST
 
+/* Numbers that are no longer the run's own are not passed off as them. */
+START_TEST(a_file_that_was_changed_is_named)
+{
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    hides("SHA256SUMS");
+    e2e_replace("r/summary.json", "\"ppl\": 1", "\"ppl\": 2");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("SHA256SUMS");
+    shows("summary.json");
+}
+END_TEST
+
 START_TEST(a_damaged_config_is_shown_as_it_stands)
 {
     e2e_write("r/config.yaml", "model: [<b>\n");
@@ -439,6 +453,20 @@ START_TEST(a_sweep_over_two_axes_has_lines_and_a_map)
 }
 END_TEST
 
+START_TEST(what_brick_sweep_writes_is_shown)
+{
+    e2e_write("s.yaml", "base: run.yaml\ngrid:\n  train.epochs: [0, 1]\n  seed: [1, 2]\n");
+    e2e_brick(0, "sweep s.yaml --out s");
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("4 points, 4 of them with a result.");
+    shows("<th>train.epochs</th>");
+    shows("standard deviation");
+    ck_assert_int_eq(count("<svg"), 1);
+    e2e_brick(0, "sweep s.yaml --out s"); /* the report does not disturb it */
+}
+END_TEST
+
 START_TEST(seeds_are_averaged)
 {
     char rows[4000] = "", axes[100];
@@ -521,6 +549,7 @@ int main(void)
         tcase_add_test(t, metrics_that_are_no_metrics_are_a_sentence);
         tcase_add_test(t, numbers_of_any_size_are_drawn);
         tcase_add_test(t, a_damaged_summary_is_a_sentence);
+        tcase_add_test(t, a_file_that_was_changed_is_named);
         tcase_add_test(t, a_damaged_config_is_shown_as_it_stands);
         tcase_add_test(t, damaged_measurements_are_measured_again);
         tcase_add_test(t, measurements_without_content_are_a_sentence);
@@ -528,6 +557,7 @@ int main(void)
         tcase_add_test(t, hostile_tokens_stay_tokens);
         tcase_add_test(t, a_page_of_somebody_else_is_not_overwritten);
         tcase_add_test(t, a_sweep_over_two_axes_has_lines_and_a_map);
+        tcase_add_test(t, what_brick_sweep_writes_is_shown);
         tcase_add_test(t, seeds_are_averaged);
         tcase_add_test(t, a_sweep_without_results_says_so);
         tcase_add_test(t, hostile_axes_stay_axes);
