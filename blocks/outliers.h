@@ -19,7 +19,7 @@ typedef struct bk_outliers {
     int64_t n, room;
 } bk_outliers;
 
-/* Sorted index (n-1)/2 of the values: the lower middle. scratch [n]. */
+/* Sorted index (n-1)/2 of the values: the lower middle. scratch [n] holds them sorted afterwards. */
 float bk_lower_median(const float *v, int64_t n, float *scratch);
 
 /* Adds the tokens of one sequence in one block with max / median > eta (strictly). maxima, ids [tokens]; scratch [tokens]. */

@@ -22,6 +22,7 @@ typedef struct trainer {
     int n_targets;
     int64_t samples, tokens, width; /* samples: training ones */
     int64_t *order;                 /* of the training samples in this epoch, then the validation samples */
+    double *losses, *grad_norms;    /* [steps per epoch] of this epoch */
     double scale;                   /* of the learning rates: halved by the guard */
     bool guarded;                   /* something was not finite; report->why says what */
 } trainer;
@@ -117,6 +118,7 @@ static void rates(const trainer *t, int64_t step, int64_t all, double lr[BK_MAX_
     lr[BK_GROUP_WEIGHT] = bk_cosine_lr(t->scale * t->opt->lr_weight, t->opt->lr_min_factor, step, all);
 }
 
+/* One step: `step` of all, to be entered into the epoch as its step n_steps. */
 static bk_status update(trainer *t, int64_t step, int64_t all, double loss, bk_epoch *e)
 {
     double norm[BK_MAX_GROUPS], total = 0, lr[BK_MAX_GROUPS];
@@ -128,6 +130,8 @@ static bk_status update(trainer *t, int64_t step, int64_t all, double loss, bk_e
     BK_TRY(bk_params_step(t->ctx, t->b->params, &t->opt->adamw, lr, step + 1, &t->report->floored));
     e->loss += loss;
     e->grad_norm += total;
+    t->losses[e->n_steps] = loss;
+    t->grad_norms[e->n_steps++] = total;
     e->lr_quant = lr[BK_GROUP_QUANT];
     e->lr_weight = lr[BK_GROUP_WEIGHT];
     return BK_OK;
@@ -206,7 +210,7 @@ static bk_status attempt(trainer *t, double *best)
 {
     int64_t per = steps_per_epoch(t), all = t->opt->epochs * per;
     for (int64_t epoch = 0; epoch < t->opt->epochs; epoch++) {
-        bk_epoch e = {.epoch = epoch + 1};
+        bk_epoch e = {.epoch = epoch + 1, .losses = t->losses, .grad_norms = t->grad_norms};
         double start = now();
         order_epoch(t, epoch);
         BK_TRY(train_epoch(t, epoch * per, all, &e));
@@ -298,7 +302,9 @@ static bk_status prepare(trainer *t, bk_dset *const *dset, int n)
     t->tokens = bk_dset_info_of(dset[0])->dim[1];
     t->width = t->b->cfg.hidden;
     t->order = malloc((size_t)(t->samples + t->opt->n_val) * sizeof *t->order);
-    if (!t->order) return bk_fail(t->err, BK_ENOMEM, "no memory for the order of samples");
+    t->losses = malloc((size_t)steps_per_epoch(t) * sizeof *t->losses);
+    t->grad_norms = malloc((size_t)steps_per_epoch(t) * sizeof *t->grad_norms);
+    if (!t->order || !t->losses || !t->grad_norms) return bk_fail(t->err, BK_ENOMEM, "no memory for the steps of an epoch");
     for (int64_t i = 0; i < t->opt->n_val; i++) t->order[t->samples + i] = t->samples + i;
     int64_t most = t->samples > t->opt->n_val ? t->samples : t->opt->n_val, batch = t->opt->batch < most ? t->opt->batch : most;
     BK_TRY(bk_prefetch_new(&t->prefetch, dset, n, batch, t->err));
@@ -320,5 +326,7 @@ bk_status bk_block_train(bk_block *b, bk_dset *input, bk_dset *target, bk_dset *
     bk_prefetch_free(t.prefetch);
     bk_ctx_free(t.ctx);
     free(t.order);
+    free(t.losses);
+    free(t.grad_norms);
     return st;
 }

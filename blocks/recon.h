@@ -26,6 +26,8 @@ typedef struct bk_epoch {
     int64_t epoch, step;     /* epochs from 1; steps done in this block */
     double loss, val_loss;   /* mean of the epoch's batches; after the epoch */
     double lr_quant, lr_weight, grad_norm; /* at its last step; mean norm over its steps */
+    const double *losses, *grad_norms;     /* [n_steps] of this epoch, step by step; lent for the call of the hook */
+    int64_t n_steps;
     double seconds;
 } bk_epoch;
 

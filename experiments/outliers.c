@@ -76,24 +76,35 @@ static int64_t worst_block(const bk_outlier_stage *s)
     return worst;
 }
 
+bk_status bk_outlier_report_add(bk_outlier_report *r, const bk_lab *lab, const char *name, const bk_rotation_spec *rotation,
+                                bool prefixed, const bk_block_quant *quant, bk_progress *progress, int of, bk_error *err)
+{
+    bk_runner runner;
+    bk_outlier_stage *stage = &r->stage[r->n_stages++]; /* what it holds is freed whatever happened */
+    bk_watch watch = bk_watch_progress(progress);
+    bk_status st = bk_runner_open_raw(&runner, lab, rotation, err);
+    if (!st) bk_source_overlap_prefix(runner.src, r->overlap_prefix);
+    if (!st && prefixed) st = bk_runner_set_prefix(&runner, r->prefix, r->n_prefix, err);
+    bk_progress_begin(progress, name, r->n_stages, of, bk_model_config(lab->model)->layers);
+    if (!st) st = bk_outlier_stage_measure(stage, name, &runner, r->samples, &r->limits, &watch, err);
+    if (!st && r->block < 0) r->block = worst_block(stage);
+    if (!st) st = bk_outlier_stage_error(stage, &runner, r->samples, r->block, quant, err);
+    if (!st) bk_progress_end(progress);
+    bk_runner_close(&runner);
+    return st ? bk_error_prefix(err, "%s", name) : BK_OK;
+}
+
+void bk_outlier_report_free(bk_outlier_report *r)
+{
+    for (int i = 0; i < r->n_stages; i++) bk_outlier_stage_free(&r->stage[i]);
+    r->n_stages = 0;
+}
+
 static bk_status run_stage(outliers_state *s, const char *name, const bk_rotation_spec *rotation, bool prefixed,
                            bk_error *err)
 {
-    bk_runner runner;
-    bk_outlier_report *r = &s->report;
-    bk_outlier_stage *stage = &r->stage[r->n_stages];
-    bk_watch watch = bk_watch_progress(&s->progress);
-    bk_status st = bk_runner_open_raw(&runner, &s->lab, rotation, err);
-    if (!st && prefixed) st = bk_runner_set_prefix(&runner, r->prefix, r->n_prefix, err);
-    bk_progress_begin(&s->progress, name, r->n_stages + 1, 1 + s->rotated + (s->automatic || r->n_prefix),
-                      bk_model_config(s->lab.model)->layers);
-    if (!st) st = bk_outlier_stage_measure(stage, name, &runner, &s->samples, &s->a->limits, &watch, err);
-    if (!st && r->block < 0) r->block = worst_block(stage);
-    if (!st) st = bk_outlier_stage_error(stage, &runner, &s->samples, r->block, &s->quant, err);
-    if (!st) bk_progress_end(&s->progress);
-    r->n_stages++; /* what it holds is freed whatever happened */
-    bk_runner_close(&runner);
-    return st ? bk_error_prefix(err, "%s", name) : BK_OK;
+    int of = 1 + s->rotated + (s->automatic || s->report.n_prefix);
+    return bk_outlier_report_add(&s->report, &s->lab, name, rotation, prefixed, &s->quant, &s->progress, of, err);
 }
 
 static bk_status choose_prefix(outliers_state *s, bk_error *err)
@@ -130,7 +141,7 @@ static bk_status find_outliers(outliers_state *s, bk_error *err)
 
 static void close_state(outliers_state *s)
 {
-    for (int i = 0; i < s->report.n_stages; i++) bk_outlier_stage_free(&s->report.stage[i]);
+    bk_outlier_report_free(&s->report);
     bk_samples_free(&s->samples);
     bk_text_free(&s->text);
     bk_lab_close(&s->lab);
@@ -142,7 +153,6 @@ static bk_status report(outliers_state *s, double start, bk_error *err)
     BK_TRY(find_outliers(s, err));
     r->tok = s->lab.tok;
     r->model = bk_model_name(s->lab.model);
-    r->samples = &s->samples;
     r->seconds = bk_seconds() - start;
     return s->a->json ? bk_outlier_print_json(r, err) : bk_outlier_print_text(r, err);
 }
@@ -187,8 +197,13 @@ int bk_verb_outliers(int argc, char **argv)
                         "brick outliers --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/lcet10.txt\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
-    outliers_state s = {
-        .a = &a, .report = {.text = a.text, .rotate = a.rotate, .scheme = a.scheme, .limits = a.limits, .block = a.block}};
+    outliers_state s = {.a = &a,
+                        .report = {.text = a.text,
+                                   .samples = &s.samples,
+                                   .rotate = a.rotate,
+                                   .scheme = a.scheme,
+                                   .limits = a.limits,
+                                   .block = a.block}};
     bk_error err = {0};
     bk_status st = report(&s, bk_seconds(), &err);
     close_state(&s);

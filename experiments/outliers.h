@@ -19,13 +19,19 @@ typedef struct bk_block_error {
         share[BK_ERROR_TOP]; /* of a sequence's squared error, carried by its worst 1, 2, 3 tokens; mean over sequences */
 } bk_block_error;
 
+/* Of the magnitudes of the tokens of a sequence: the largest three, the median, the smallest (figure 3). */
+#define BK_LEVELS 5
+extern const char *const bk_level_name[BK_LEVELS]; /* "top1" .. "min1" */
+
 typedef struct bk_outlier_stage {
     const char *name;
     int64_t layers, samples, tokens;
     double *top, *low; /* [layers, BK_SITE_COUNT]: largest / median, median / smallest; mean over sequences */
+    double *level;     /* [layers, BK_SITE_COUNT, BK_LEVELS]; mean over sequences */
     int32_t *blocks[BK_OUTLIER_KINDS]; /* [samples, tokens]: number of blocks in which the token is one of that kind */
     bk_outliers upper;                 /* those at down_raw, for the choice of a prefix */
     bk_block_error error;
+    double *token_error; /* [samples, tokens]: squared error of the quantized block's output, mean over channels */
 } bk_outlier_stage;
 
 typedef struct bk_outlier_limits {
@@ -64,8 +70,17 @@ typedef struct bk_outlier_report {
     int64_t block; /* whose error was measured */
     int32_t prefix[BK_PREFIX_MAX];
     int64_t n_prefix;
+    bool overlap_prefix; /* text starts at position 0 again (bk_config.overlap_prefix) */
     double seconds;
 } bk_outlier_report;
+
+/* Measures one more stage of a raw model: without prefix, or with that of the report. A block below 0 becomes the one whose
+ * largest token at down_raw stands out most. `of`: stages that there will be, for the progress. */
+bk_status bk_outlier_report_add(bk_outlier_report *r, const bk_lab *lab, const char *name, const bk_rotation_spec *rotation,
+                                bool prefixed, const bk_block_quant *quant, bk_progress *progress, int of,
+                                bk_error *err) BK_MUST_USE;
+void bk_outlier_report_free(bk_outlier_report *r); /* its stages */
+bk_status bk_outlier_json(const bk_outlier_report *r, bk_json **out, bk_error *err) BK_MUST_USE;
 
 bk_status bk_outlier_print_text(const bk_outlier_report *r, bk_error *err) BK_MUST_USE;
 bk_status bk_outlier_print_json(const bk_outlier_report *r, bk_error *err) BK_MUST_USE;

@@ -29,6 +29,8 @@ static bk_json *block_ratios(const bk_outlier_stage *s, int64_t layer)
         bk_json *site = bk_json_object();
         bk_json_set(site, "top1_over_median", bk_json_of_num(s->top[layer * BK_SITE_COUNT + i]));
         bk_json_set(site, "median_over_min1", bk_json_of_num(s->low[layer * BK_SITE_COUNT + i]));
+        for (int k = 0; k < BK_LEVELS; k++)
+            bk_json_set(site, bk_level_name[k], bk_json_of_num(s->level[(layer * BK_SITE_COUNT + i) * BK_LEVELS + k]));
         bk_json_set(sites, bk_site_name[i], site);
     }
     bk_json_set(o, "block", bk_json_of_int(layer));
@@ -61,11 +63,13 @@ static bk_status side(const bk_outlier_report *r, const bk_outlier_stage *s, bk_
 
 static bk_json *error_of(const bk_outlier_stage *s)
 {
-    bk_json *o = bk_json_object(), *share = bk_json_array();
+    bk_json *o = bk_json_object(), *share = bk_json_array(), *tokens = bk_json_array();
+    for (int64_t i = 0; i < s->samples * s->tokens; i++) bk_json_push(tokens, bk_json_of_num(s->token_error[i]));
     for (int k = 0; k < BK_ERROR_TOP; k++) bk_json_push(share, bk_json_of_num(s->error.share[k]));
     bk_json_set(o, "mse", bk_json_of_num(s->error.mse));
     bk_json_set(o, "relative", bk_json_of_num(s->error.relative));
     bk_json_set(o, "share_of_worst", share);
+    bk_json_set(o, "tokens", tokens);
     return o;
 }
 
@@ -124,11 +128,20 @@ static bk_status build(const bk_outlier_report *r, bk_json *o, bk_error *err)
     return BK_OK;
 }
 
+bk_status bk_outlier_json(const bk_outlier_report *r, bk_json **out, bk_error *err)
+{
+    *out = bk_json_object();
+    bk_status st = build(r, *out, err);
+    if (st) {
+        bk_json_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
 bk_status bk_outlier_print_json(const bk_outlier_report *r, bk_error *err)
 {
-    bk_json *o = bk_json_object();
-    bk_status st = build(r, o, err);
-    if (!st) return bk_print_json(o, err);
-    bk_json_free(o);
-    return st;
+    bk_json *o;
+    BK_TRY(bk_outlier_json(r, &o, err));
+    return bk_print_json(o, err);
 }

@@ -14,6 +14,8 @@ static const struct {
                              [BK_LOWER_QUERY] = {BK_SITE_QUERY, false},
                              [BK_LOWER_KEY] = {BK_SITE_KEY, false}};
 
+const char *const bk_level_name[BK_LEVELS] = {"top1", "top2", "top3", "median", "min1"};
+
 typedef struct measuring {
     bk_outlier_stage *s;
     bk_runner *r;
@@ -31,16 +33,12 @@ static double ratio(double a, double b)
     return a == b ? 1 : a / b; /* 0 / 0 is no outlier */
 }
 
-/* Ratios of one sequence at one site. */
-static void sequence_ratios(const float *maxima, int64_t n, double median, double *top, double *low)
+/* Levels of one sequence at one site, from its sorted maxima. */
+static void sequence_levels(const float *sorted, int64_t n, double median, double level[BK_LEVELS])
 {
-    float most = maxima[0], least = maxima[0];
-    for (int64_t t = 1; t < n; t++) {
-        most = maxima[t] > most ? maxima[t] : most;
-        least = maxima[t] < least ? maxima[t] : least;
-    }
-    *top = ratio((double)most, median);
-    *low = ratio(median, (double)least);
+    for (int64_t k = 0; k < 3; k++) level[k] = (double)sorted[n - 1 - k > 0 ? n - 1 - k : 0];
+    level[3] = median;
+    level[4] = (double)sorted[0];
 }
 
 static void count_outliers(bk_outlier_stage *s, bk_outlier_kind kind, int64_t first, const float *maxima, double median,
@@ -56,13 +54,14 @@ static void count_outliers(bk_outlier_stage *s, bk_outlier_kind kind, int64_t fi
 static bk_status look_at_site(measuring *m, int64_t layer, bk_site_id site, bk_error *err)
 {
     bk_outlier_stage *s = m->s;
-    double sum_top = 0, sum_low = 0;
+    double sum_top = 0, sum_low = 0, *mean = s->level + (layer * BK_SITE_COUNT + site) * BK_LEVELS;
     for (int64_t i = 0; i < s->samples; i++) {
         const float *maxima = m->maxima.at[site] + i * s->tokens;
-        double top, low, median = (double)bk_lower_median(maxima, s->tokens, m->scratch);
-        sequence_ratios(maxima, s->tokens, median, &top, &low);
-        sum_top += top;
-        sum_low += low;
+        double level[BK_LEVELS], median = (double)bk_lower_median(maxima, s->tokens, m->scratch);
+        sequence_levels(m->scratch, s->tokens, median, level);
+        sum_top += ratio(level[0], median);
+        sum_low += ratio(median, level[4]);
+        for (int k = 0; k < BK_LEVELS; k++) mean[k] += level[k] / (double)s->samples;
         for (int k = 0; k < BK_OUTLIER_KINDS; k++)
             if (kinds[k].site == site) count_outliers(s, k, i * s->tokens, maxima, median, m->limits);
         if (site == BK_SITE_DOWN_RAW)
@@ -79,6 +78,8 @@ static bk_status allocate(measuring *m, bk_error *err)
     bk_outlier_stage *s = m->s;
     size_t cells = (size_t)s->layers * BK_SITE_COUNT, tokens = (size_t)(s->samples * s->tokens);
     bool room = (s->top = calloc(cells, sizeof *s->top)) && (s->low = calloc(cells, sizeof *s->low)) &&
+                (s->level = calloc(cells * BK_LEVELS, sizeof *s->level)) &&
+                (s->token_error = calloc(tokens, sizeof *s->token_error)) &&
                 (m->scratch = malloc((size_t)s->tokens * sizeof *m->scratch));
     for (int k = 0; k < BK_OUTLIER_KINDS; k++) room = (s->blocks[k] = calloc(tokens, sizeof **s->blocks)) && room;
     return room ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the ratios of %zu tokens", tokens);
@@ -152,9 +153,9 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Adds one sequence: per-token squared errors and the share of the worst ones. scratch [tokens] */
+/* Adds one sequence: per-token squared errors and the share of the worst ones. token_error, scratch [tokens] */
 static void add_sequence(bk_block_error *e, double *power, const float *want, const float *got, int64_t tokens,
-                         int64_t width, double *scratch)
+                         int64_t width, double *token_error, double *scratch)
 {
     double sum = 0, worst = 0;
     for (int64_t t = 0; t < tokens; t++) {
@@ -164,6 +165,7 @@ static void add_sequence(bk_block_error *e, double *power, const float *want, co
             scratch[t] += d * d;
             *power += y * y;
         }
+        token_error[t] = scratch[t] / (double)width;
         sum += scratch[t];
     }
     e->mse += sum;
@@ -174,8 +176,9 @@ static void add_sequence(bk_block_error *e, double *power, const float *want, co
     }
 }
 
-static bk_status compare(bk_block_error *e, const bk_stream *want, const bk_stream *got, bk_error *err)
+static bk_status compare(bk_outlier_stage *s, const bk_stream *want, const bk_stream *got, bk_error *err)
 {
+    bk_block_error *e = &s->error;
     int64_t n = bk_stream_samples(want), t = bk_stream_tokens(want), c = bk_stream_width(want);
     float *host = malloc(2 * (size_t)(t * c) * sizeof *host);
     double *scratch = malloc((size_t)t * sizeof *scratch), power = 0;
@@ -184,7 +187,7 @@ static bk_status compare(bk_block_error *e, const bk_stream *want, const bk_stre
     for (int64_t i = 0; !st && i < n; i++) {
         st = bk_stream_read(want, i, 1, host, err);
         if (!st) st = bk_stream_read(got, i, 1, host + t * c, err);
-        if (!st) add_sequence(e, &power, host, host + t * c, t, c, scratch);
+        if (!st) add_sequence(e, &power, host, host + t * c, t, c, s->token_error + i * t, scratch);
     }
     free(host);
     free(scratch);
@@ -223,7 +226,7 @@ static bk_status block_error(measuring *m, int64_t layer, const bk_block_quant *
     BK_TRY(bk_runner_load(m->r, layer, m->block, err));
     BK_TRY(bk_block_pass(m->ctx, m->block, m->h, out[0], err));
     BK_TRY(quantized_output(m, layer, quant, q, out[1], err));
-    return compare(&m->s->error, out[0], out[1], err);
+    return compare(m->s, out[0], out[1], err);
 }
 
 bk_status bk_outlier_stage_error(bk_outlier_stage *s, bk_runner *r, const bk_samples *samples, int64_t layer,
@@ -246,6 +249,8 @@ void bk_outlier_stage_free(bk_outlier_stage *s)
 {
     free(s->top);
     free(s->low);
+    free(s->level);
+    free(s->token_error);
     for (int k = 0; k < BK_OUTLIER_KINDS; k++) free(s->blocks[k]);
     bk_outliers_free(&s->upper);
     *s = (bk_outlier_stage){0};

@@ -91,6 +91,7 @@ void bk_run_end_stage(bk_run *r);
 bk_status bk_run_block(bk_run *r, bool quantized, bool hardened, bool trained, int64_t tokens, bk_block **out, bk_error *err) BK_MUST_USE;
 /* Full-precision weights and the prefix of a layer. */
 bk_status bk_run_load_fp(bk_run *r, int64_t layer, bk_block_weights *w, bk_block *b, bk_error *err) BK_MUST_USE;
+uint64_t bk_run_detection_seed(const bk_run_config *c); /* of the windows in which outlier tokens are looked for */
 void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size);
 
 #endif

@@ -10,9 +10,14 @@
 /* Detection, calibration and training draw from streams of their own, so that one seed serves all. */
 enum { DRAW_TRAINING, DRAW_CALIBRATION, DRAW_DETECTION, DRAWS };
 
-static uint64_t draw_seed(const bk_run *r, int purpose)
+static uint64_t draw_seed(const bk_run_config *c, int purpose)
 {
-    return (uint64_t)r->cfg.seed * DRAWS + (uint64_t)purpose;
+    return (uint64_t)c->seed * DRAWS + (uint64_t)purpose;
+}
+
+uint64_t bk_run_detection_seed(const bk_run_config *c)
+{
+    return draw_seed(c, DRAW_DETECTION);
 }
 
 /* Says what was drawn; fewer than asked is an error when strict (decisions 15, 18). */
@@ -33,7 +38,7 @@ static bk_status draw(bk_run *r, const char *path, const char *what, int64_t seq
 {
     bk_text text = {0};
     BK_TRY(bk_lab_text(&r->lab, path, &r->policy, prefixed, &text, err));
-    bk_status st = bk_samples_draw(&text, seqlen, n, skip, draw_seed(r, purpose), out, err);
+    bk_status st = bk_samples_draw(&text, seqlen, n, skip, draw_seed(&r->cfg, purpose), out, err);
     if (st) bk_error_prefix(err, "%s: %s samples", path, what);
     bk_text_free(&text);
     return st ? st : report(r, path, what, out, n, prefixed, err);

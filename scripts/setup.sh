@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a purpose needs and this machine lacks, through apt. Does nothing, and needs no network, when all is there.
-# Usage: scripts/setup.sh [build] [test] [model] [check]      (default: build)
+# Usage: scripts/setup.sh [build] [test] [model] [check] [report] [browser]      (default: build)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +37,12 @@ for_clang() {
     need libomp-dev clang_has_openmp
     need libclang-rt-dev clang_has_sanitizers
 }
-for_test() { need check pc check; }
+for_test() {
+    need check pc check
+    for_report
+}
+for_report() { need gnuplot-nox have gnuplot; }
+for_browser() { need chromium have chromium; } # opens pages of `brick report` in CI
 for_model() {
     [ ! -e models/SmolLM2-135M-Instruct.Q4_1.gguf ] || return 0
     need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
@@ -55,9 +60,9 @@ for_check() { # optional for `make check` and `make fuzz`; .ci/run wants them al
 
 for purpose in "${@:-build}"; do
     case $purpose in
-    build | test | model | check) "for_$purpose" ;;
+    build | test | model | check | report | browser) "for_$purpose" ;;
     *)
-        echo "setup: unknown purpose '$purpose'; known: build test model check" >&2
+        echo "setup: unknown purpose '$purpose'; known: build test model check report browser" >&2
         exit 2
         ;;
     esac

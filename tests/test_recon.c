@@ -33,6 +33,7 @@ START_TEST(the_loss_falls)
     bk_trainee_open(&e, bk_trainee_backend(_i / 2), _i % 2 ? "dynamic" : "static");
     bk_trainee_train(&e, &opt);
     ck_assert_int_eq(e.epochs, opt.epochs);
+    ck_assert(!e.steps_disagree);
     ck_assert(!e.report.fell_back && e.report.halvings == 0);
     ck_assert_msg(e.report.loss_final < 0.9 * e.report.loss_init, "%g, then %g", e.report.loss_init, e.report.loss_final);
     ck_assert_int_eq(e.report.steps, opt.epochs * 3); /* 7 samples in batches of 3: the last one is short */

@@ -100,10 +100,22 @@ void bk_trainee_close(bk_trainee *e)
     bk_hadamard_free(e->r4);
 }
 
+/* No assertion in here: Check's allocate. */
+static bool steps_agree(const bk_epoch *e)
+{
+    double loss = 0, norm = 0;
+    for (int64_t i = 0; i < e->n_steps; i++) {
+        loss += e->losses[i];
+        norm += e->grad_norms[i];
+    }
+    return e->step == e->epoch * e->n_steps && e->loss == loss / (double)e->n_steps && e->grad_norm == norm / (double)e->n_steps;
+}
+
 bk_status bk_trainee_keep_epoch(void *user, const bk_epoch *epoch, bk_error *err)
 {
     bk_trainee *e = user;
     (void)err;
+    e->steps_disagree |= !steps_agree(epoch);
     if (e->epochs < MAX_EPOCHS) e->epoch[e->epochs++] = *epoch;
     return BK_OK;
 }

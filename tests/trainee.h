@@ -16,6 +16,7 @@ typedef struct bk_trainee {
     bk_dset *x, *target, *twice;
     bk_epoch epoch[MAX_EPOCHS];
     int epochs;
+    bool steps_disagree; /* the steps of an epoch are not what its means are means of */
     bk_train_report report;
     bk_error err; /* of the training: another one than that of the block */
 } bk_trainee;

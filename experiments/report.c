@@ -1,0 +1,131 @@
+/* brick report: runs and sweeps on one page, with pictures. */
+#include "experiments/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/log.h"
+#include "experiments/options.h"
+#include "experiments/verbs.h"
+
+typedef struct report_args {
+    bk_opt_list paths;
+    const char *out;
+    int64_t samples;
+    bool json;
+} report_args;
+
+/* DIR/report of the one that is reported, or what was asked for. */
+static bk_status find_folder(const report_args *a, char dir[BK_REPORT_PATH], bk_error *err)
+{
+    if (!a->paths.n)
+        return bk_fail(err, BK_EINVAL, "report: which run folder, or which folder of a sweep? (brick report --help)");
+    if (a->out && !*a->out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
+    if (!a->out && a->paths.n > 1)
+        return bk_fail(err, BK_EINVAL, "report: %d folders on one page need an --out", a->paths.n);
+    const char *base = a->out ? a->out : a->paths.item[0];
+    if (strlen(base) > 4000) return bk_fail(err, BK_EINVAL, "%.60s...: the path is too long", base);
+    snprintf(dir, BK_REPORT_PATH, "%s%s", base, a->out ? "" : "/report");
+    return BK_OK;
+}
+
+static bk_status add_run(const char *path, bk_page *page, int64_t samples, bk_error *err)
+{
+    bk_report_run run = {0};
+    bk_status st = bk_report_run_open(&run, path, err);
+    if (!st) st = bk_report_run_section(&run, page, samples, err);
+    bk_report_run_close(&run);
+    return st;
+}
+
+/* All folders before anything is measured or drawn: a mistyped one shows at once. The runs become a table if there are
+ * several. */
+static bk_status overview(const report_args *a, bk_page *page, bk_error *err)
+{
+    int n = 0;
+    for (int i = 0; i < a->paths.n; i++) {
+        bk_report_run run = {0};
+        if (bk_report_is_sweep(a->paths.item[i])) continue;
+        bk_status st = bk_report_run_open(&run, a->paths.item[i], err);
+        if (!st && a->paths.n > 1) {
+            if (n++ == 0) bk_report_overview_begin(page);
+            bk_report_overview_row(&run, page);
+        }
+        bk_report_run_close(&run);
+        BK_TRY(st);
+    }
+    if (n) bk_page_table_end(page);
+    return BK_OK;
+}
+
+static void begin_page(const report_args *a, bk_page *page)
+{
+    char label[128], title[160];
+    bk_report_label(a->paths.item[0], label, sizeof label);
+    snprintf(title, sizeof title, a->paths.n == 1 ? "brick report: %s" : "brick report: %s and others", label);
+    bk_page_begin(page, title);
+}
+
+static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
+{
+    BK_TRY(bk_mkdir_p(page->dir, err));
+    BK_TRY(bk_page_check(page->dir, err));
+    for (int i = 0; i < a->paths.n; i++) {
+        const char *path = a->paths.item[i];
+        if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);
+        BK_TRY(bk_report_is_sweep(path) ? bk_report_sweep_section(path, page, err)
+                                        : add_run(path, page, a->samples, err));
+    }
+    return bk_page_end(page, err);
+}
+
+static bk_status print_result(const report_args *a, bk_page *page, bk_error *err)
+{
+    char path[BK_REPORT_PATH + 16];
+    snprintf(path, sizeof path, "%s/index.html", page->dir);
+    if (!a->json) return puts(path) < 0 ? bk_fail_errno(err, "standard output") : BK_OK;
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "page", bk_json_of_str(path, strlen(path)));
+    bk_json_set(o, "pictures", page->pictures);
+    page->pictures = NULL;
+    char *text = bk_json_dump(o, 0);
+    bk_json_free(o);
+    if (text) puts(text);
+    free(text);
+    return text ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the result");
+}
+
+static bk_status report(const report_args *a, bk_error *err)
+{
+    char dir[BK_REPORT_PATH];
+    bk_page page = {.dir = dir};
+    BK_TRY(find_folder(a, dir, err));
+    begin_page(a, &page);
+    bk_status st = overview(a, &page, err);
+    if (!st) st = bk_gnuplot_check(err);
+    if (!st) st = make_page(a, &page, err);
+    if (!st) st = print_result(a, &page, err);
+    bk_page_free(&page);
+    return st;
+}
+
+int bk_verb_report(int argc, char **argv)
+{
+    report_args a = {.samples = 4};
+    const bk_opt opts[] = {
+        {"--out", BK_OPT_TEXT, &a.out, "DIR", "report/ in the folder", 0, 0, "where page and pictures go"},
+        {"--samples", BK_OPT_INT, &a.samples, "N", "4", 1, 1e6,
+         "sequences of the detection text that activations are measured on"},
+        {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0,
+         "one JSON object on stdout: the page, each picture or why it is missing"},
+        {"PATH", BK_OPT_LIST, &a.paths, "PATH", NULL, 0, 0, "run folder, or folder of a sweep"},
+        {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
+    const bk_cli cli = {"report", "one page of HTML with pictures, of runs and of sweeps", opts,
+                        "brick report runs/demo\n"
+                        "brick report runs/demo runs/seed3 --out comparison\n"};
+    int code;
+    if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
+    bk_error err = {0};
+    return bk_exit_report(report(&a, &err), &err);
+}

@@ -1,0 +1,258 @@
+/* What a page says about a sweep: its points ranked, lines over one axis, a heat map over two. All from results.jsonl: a
+ * flat object per point, in which the keys of a config are the axes. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/printable.h"
+#include "experiments/report_sweep.h"
+
+#define MOST_GAP 1e6
+
+static void path_of(const char *dir, char path[BK_REPORT_PATH])
+{
+    snprintf(path, BK_REPORT_PATH, "%s/results.jsonl", dir);
+}
+
+bool bk_report_is_sweep(const char *dir)
+{
+    char path[BK_REPORT_PATH];
+    if (strlen(dir) > 4000) return false;
+    path_of(dir, path);
+    return bk_exists(path);
+}
+
+/* --- reading --- */
+
+static void value_text(const bk_json *v, char text[BK_REPORT_TEXT])
+{
+    const char *s = bk_json_str(v, NULL);
+    double x = bk_json_num(v, NAN);
+    char *dumped = s || isfinite(x) ? NULL : bk_json_dump(v, 0);
+    if (isfinite(x))
+        snprintf(text, BK_REPORT_TEXT, "%.10g", x);
+    else if (!s)
+        s = dumped ? dumped : "?";
+    if (s) bk_printable(s, strlen(s), text, BK_REPORT_TEXT);
+    free(dumped);
+}
+
+static size_t find_value(const bk_report_axis *a, const char *text)
+{
+    size_t i = 0;
+    while (i < a->n && strcmp(a->text[i], text)) i++;
+    return i;
+}
+
+/* Insertion: few values, and numbers are mostly in order. */
+static void sort_numbers(bk_report_axis *a)
+{
+    for (size_t i = 1; a->numeric && i < a->n; i++) {
+        double x = a->x[i];
+        char text[BK_REPORT_TEXT];
+        memcpy(text, a->text[i], BK_REPORT_TEXT);
+        size_t k = i;
+        for (; k > 0 && a->x[k - 1] > x; k--) {
+            a->x[k] = a->x[k - 1];
+            memcpy(a->text[k], a->text[k - 1], BK_REPORT_TEXT);
+        }
+        a->x[k] = x;
+        memcpy(a->text[k], text, BK_REPORT_TEXT);
+    }
+}
+
+static bk_status read_axis(bk_report_sweep *s, const char *key, bk_error *err)
+{
+    size_t rows = bk_json_size(s->rows);
+    bk_report_axis *a = &s->axis[s->n_axes++]; /* freed whatever happens */
+    *a = (bk_report_axis){
+        .key = key, .text = malloc(rows * sizeof *a->text), .x = malloc(rows * sizeof *a->x), .numeric = true};
+    if (!a->text || !a->x) return bk_fail(err, BK_ENOMEM, "no memory for the values of %s", key);
+    for (size_t i = 0; i < rows; i++) {
+        const bk_json *v = bk_json_get(bk_json_at(s->rows, i), key);
+        value_text(v, a->text[a->n]);
+        a->x[a->n] = bk_json_num(v, NAN);
+        if (find_value(a, a->text[a->n]) < a->n) continue;
+        a->numeric = a->numeric && isfinite(a->x[a->n]);
+        a->n++;
+    }
+    sort_numbers(a);
+    if (!strcmp(key, "seed") && a->n > 1) s->seed = s->n_axes - 1;
+    return BK_OK;
+}
+
+static bk_status read_axes(bk_report_sweep *s, bk_error *err)
+{
+    const bk_json *first = bk_json_at(s->rows, 0);
+    s->seed = s->across = s->lines = -1;
+    for (void *it = bk_json_first(first); it; it = bk_json_next(first, it))
+        if (bk_key_find(bk_json_key(it)) >= 0 && s->n_axes < BK_REPORT_AXES) BK_TRY(read_axis(s, bk_json_key(it), err));
+    for (int a = 0; a < s->n_axes; a++) { /* the longest across, the next one in lines */
+        if (a == s->seed || s->axis[a].n < 2) continue;
+        if (s->across < 0 || s->axis[a].n > s->axis[s->across].n) {
+            s->lines = s->across;
+            s->across = a;
+        } else if (s->lines < 0 || s->axis[a].n > s->axis[s->lines].n)
+            s->lines = a;
+    }
+    return BK_OK;
+}
+
+static double number(const bk_json *row, const char *key)
+{
+    return bk_json_num(bk_json_get(row, key), NAN);
+}
+
+static bool same_place(const size_t *a, const size_t *b)
+{
+    return memcmp(a, b, BK_REPORT_AXES * sizeof *a) == 0;
+}
+
+static void add_to_group(bk_report_group *g, const bk_json *row)
+{
+    double gap = number(row, "gap"), delta = gap - g->gap;
+    if (!(fabs(gap) < MOST_GAP)) return;
+    g->n++;
+    g->gap += delta / (double)g->n;
+    g->deviation += delta * (gap - g->gap); /* Welford: the sum of squares for now */
+    g->ppl += (number(row, "ppl_final") - g->ppl) / (double)g->n;
+    g->init += (log(number(row, "ppl_init") / number(row, "ppl_fp")) - g->init) / (double)g->n;
+    g->lo = g->n == 1 ? gap : fmin(g->lo, gap);
+    g->hi = g->n == 1 ? gap : fmax(g->hi, gap);
+}
+
+static int by_gap(const void *a, const void *b)
+{
+    const bk_report_group *x = a, *y = b;
+    if (!x->n || !y->n) return (x->n == 0) - (y->n == 0);
+    return (x->gap > y->gap) - (x->gap < y->gap);
+}
+
+static bk_status read_groups(bk_report_sweep *s, bk_error *err)
+{
+    size_t rows = bk_json_size(s->rows);
+    s->group = calloc(rows + 1, sizeof *s->group);
+    if (!s->group) return bk_fail(err, BK_ENOMEM, "no memory for %zu points", rows);
+    for (size_t i = 0; i < rows; i++) {
+        const bk_json *row = bk_json_at(s->rows, i);
+        size_t at[BK_REPORT_AXES] = {0}, k = 0;
+        for (int a = 0; a < s->n_axes; a++) {
+            char text[BK_REPORT_TEXT];
+            value_text(bk_json_get(row, s->axis[a].key), text);
+            at[a] = a == s->seed ? 0 : find_value(&s->axis[a], text);
+        }
+        while (k < s->n_groups && !same_place(s->group[k].at, at)) k++;
+        if (k == s->n_groups) memcpy(s->group[s->n_groups++].at, at, sizeof at);
+        add_to_group(&s->group[k], row);
+        s->n_done += fabs(number(row, "gap")) < MOST_GAP;
+    }
+    for (size_t k = 0; k < s->n_groups; k++)
+        s->group[k].deviation = s->group[k].n > 1 ? sqrt(s->group[k].deviation / (double)(s->group[k].n - 1)) : NAN;
+    qsort(s->group, s->n_groups, sizeof *s->group, by_gap);
+    return BK_OK;
+}
+
+/* The groups are ranked. */
+const bk_report_group *bk_report_at(const bk_report_sweep *s, size_t across, size_t lines)
+{
+    for (size_t k = 0; k < s->n_groups; k++) {
+        const bk_report_group *g = &s->group[k];
+        if (g->n && g->at[s->across] == across && (s->lines < 0 || g->at[s->lines] == lines)) return g;
+    }
+    return NULL;
+}
+
+/* --- tables --- */
+
+static void ranked(const bk_report_sweep *s, bk_page *page)
+{
+    const char *heads[BK_REPORT_AXES + 7] = {"#rank"};
+    int n = 1;
+    for (int a = 0; a < s->n_axes; a++)
+        if (a != s->seed) heads[n++] = s->axis[a].key;
+    heads[n++] = "#perplexity";
+    heads[n++] = "#ln(ppl / ppl of fp)";
+    if (s->seed >= 0) {
+        heads[n++] = "#standard deviation";
+        heads[n++] = "#seeds";
+    }
+    bk_page_table(page, heads);
+    for (size_t k = 0; k < s->n_groups && s->group[k].n; k++) {
+        const bk_report_group *g = &s->group[k];
+        bk_page_row(page);
+        bk_page_number(page, "%.0f", (double)k + 1);
+        for (int a = 0; a < s->n_axes; a++)
+            if (a != s->seed) bk_page_cell(page, s->axis[a].text[g->at[a]]);
+        bk_page_number(page, "%.4f", g->ppl);
+        bk_page_number(page, "%.4f", g->gap);
+        if (s->seed >= 0) {
+            bk_page_number(page, "%.4f", g->deviation);
+            bk_page_number(page, "%.0f", (double)g->n);
+        }
+    }
+    bk_page_table_end(page);
+}
+
+static void without_result(const bk_report_sweep *s, bk_page *page)
+{
+    if (s->n_done == bk_json_size(s->rows)) return;
+    bk_page_heading(page, 3, "Points without a result");
+    bk_page_table(page, (const char *const[]){"point", "status", "", NULL});
+    for (size_t i = 0; i < bk_json_size(s->rows); i++) {
+        const bk_json *row = bk_json_at(s->rows, i);
+        if (fabs(number(row, "gap")) < MOST_GAP) continue;
+        bk_page_row(page);
+        bk_page_cell(page, bk_json_str(bk_json_get(row, "point"), "?"));
+        bk_page_cell(page, bk_json_str(bk_json_get(row, "status"), "?"));
+        bk_page_cell(page, bk_json_str(bk_json_get(row, "message"), ""));
+    }
+    bk_page_table_end(page);
+}
+
+static bk_status put_picture(const bk_report_sweep *s, bk_page *page, const char *name, const char *title,
+                             void (*draw)(const bk_report_sweep *, bk_picture *), bk_error *err)
+{
+    bk_picture p = {.title = title};
+    snprintf(p.name, sizeof p.name, "%s%s", page->prefix, name);
+    draw(s, &p);
+    bk_status st = bk_page_picture(page, &p, err);
+    bk_picture_free(&p);
+    return st;
+}
+
+static bk_status show(bk_report_sweep *s, const char *dir, bk_page *page, bk_error *err)
+{
+    char path[BK_REPORT_PATH], label[128], line[400];
+    path_of(dir, path);
+    BK_TRY(bk_report_lines(path, &s->rows, s->why, sizeof s->why, err));
+    BK_TRY(read_axes(s, err));
+    BK_TRY(read_groups(s, err));
+    bk_report_label(dir, label, sizeof label);
+    snprintf(line, sizeof line, "Sweep %s", label);
+    bk_page_heading(page, 2, line);
+    snprintf(line, sizeof line, "%zu points, %zu of them with a result.", bk_json_size(s->rows), s->n_done);
+    bk_page_sentence(page, line);
+    if (*s->why) bk_page_sentence(page, s->why);
+    BK_TRY(put_picture(s, page, "lines", "Results over one axis", bk_report_lines_over_axis, err));
+    BK_TRY(put_picture(s, page, "map", "Results over two axes", bk_report_map_over_axes, err));
+    if (s->n_done) {
+        bk_page_heading(page, 3, "Points by rank");
+        ranked(s, page);
+    }
+    without_result(s, page);
+    return BK_OK;
+}
+
+bk_status bk_report_sweep_section(const char *dir, bk_page *page, bk_error *err)
+{
+    bk_report_sweep s = {.rows = NULL};
+    bk_status st = show(&s, dir, page, err);
+    for (int a = 0; a < s.n_axes; a++) {
+        free(s.axis[a].text);
+        free(s.axis[a].x);
+    }
+    free(s.group);
+    bk_json_free(s.rows);
+    return st;
+}

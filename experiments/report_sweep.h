@@ -1,0 +1,42 @@
+/* A sweep's results as a report shows them: points without their seeds, ranked, and the axes that are drawn. */
+#ifndef BK_REPORT_SWEEP_H
+#define BK_REPORT_SWEEP_H
+
+#include "experiments/report.h"
+
+#define BK_REPORT_AXES 8
+#define BK_REPORT_TEXT 48 /* of a value with its NUL */
+
+/* A key that varies, and its values: numbers in order, others as they come. */
+typedef struct bk_report_axis {
+    const char *key;
+    char (*text)[BK_REPORT_TEXT];
+    double *x; /* of numbers */
+    size_t n;
+    bool numeric;
+} bk_report_axis;
+
+/* Points that differ in their seed alone. gap = ln(ppl / ppl of fp). */
+typedef struct bk_report_group {
+    size_t at[BK_REPORT_AXES];                /* index of the value on every axis; 0 on that of seeds */
+    double gap, deviation, lo, hi, ppl, init; /* means; standard deviation; extremes of the gap; gap before training */
+    size_t n;
+} bk_report_group;
+
+typedef struct bk_report_sweep {
+    bk_json *rows;
+    bk_report_axis axis[BK_REPORT_AXES];
+    int n_axes, seed;  /* seed: its axis, -1 if there is none */
+    int across, lines; /* axes of the pictures, -1 if there is none */
+    bk_report_group *group;
+    size_t n_groups, n_done;
+    char why[512];
+} bk_report_sweep;
+
+/* The best point at a place of the two axes that are drawn; NULL: none has a result. */
+const bk_report_group *bk_report_at(const bk_report_sweep *s, size_t across, size_t lines);
+/* Pictures (report_sweep_draw.c): a script afterwards, or a reason why it is missing. */
+void bk_report_lines_over_axis(const bk_report_sweep *s, bk_picture *p);
+void bk_report_map_over_axes(const bk_report_sweep *s, bk_picture *p);
+
+#endif

@@ -1,0 +1,572 @@
+/* brick report on run folders and sweeps, whole and damaged. Without gnuplot only what needs none is tested, and the
+ * program says so. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/file.h"
+#include "tests/e2e.h"
+
+static bool drawing(void)
+{
+    return system("gnuplot --version >/dev/null 2>&1") == 0;
+}
+
+static char *page; /* of the last report */
+
+static void take_page(const char *dir)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/index.html", dir);
+    free(page);
+    page = e2e_text(path);
+}
+
+static void shows(const char *words)
+{
+    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.6000s", words, page);
+}
+
+static void hides(const char *words)
+{
+    ck_assert_msg(!strstr(page, words), "'%s' is on the page", words);
+}
+
+static int count(const char *words)
+{
+    int n = 0;
+    for (const char *at = page; (at = strstr(at, words)); at++) n++;
+    return n;
+}
+
+/* One finished run for all tests, in the folder above. */
+static void begin(void)
+{
+    e2e_begin();
+    e2e_enter();
+    e2e_brick(0, "run run.yaml --out ../run");
+    e2e_leave();
+}
+
+static void enter(void)
+{
+    e2e_enter();
+    e2e_copy_tree("../run", "r");
+    page = NULL;
+}
+
+static void leave(void)
+{
+    free(page);
+    e2e_leave();
+}
+
+static void exists(const char *path)
+{
+    ck_assert_msg(bk_exists(path), "%s is not there", path);
+}
+
+static void absent(const char *path)
+{
+    ck_assert_msg(!bk_exists(path), "%s is there", path);
+}
+
+/* --- a run --- */
+
+START_TEST(a_finished_run_has_all_its_pictures)
+{
+    static const char *const pictures[] = {"maxima", "outliers", "error", "losses", "gradients"};
+    char path[64];
+    e2e_brick(0, "report r --json");
+    take_page("r/report");
+    for (int i = 0; i < 5; i++) {
+        static const char *const suffix[] = {"svg", "png", "gp"};
+        for (int k = 0; k < 3; k++) {
+            snprintf(path, sizeof path, "r/report/%s.%s", pictures[i], suffix[k]);
+            exists(path);
+        }
+    }
+    ck_assert_int_eq(count("<svg"), 5);
+    shows("W4A4KV4-static");
+    shows("+training");
+    shows("manifest.json");
+    char *json = e2e_text("out");
+    ck_assert_msg(strstr(json, "\"page\": \"r/report/index.html\"") && !strstr(json, ".svg\", \"png\": null"), "%s",
+                  json);
+    free(json);
+    ck_assert_int_eq(system("ls r/report | grep -q partial"), 256);
+}
+END_TEST
+
+/* The second report measures nothing and writes the same bytes. */
+START_TEST(a_report_is_the_same_every_time)
+{
+    e2e_brick(0, "report r");
+    e2e_said("original: done");
+    char *before = e2e_listing("r/report");
+    e2e_brick(0, "report r");
+    e2e_silent("original: done");
+    char *after = e2e_listing("r/report");
+    ck_assert_str_eq(before, after);
+    free(before);
+    free(after);
+}
+END_TEST
+
+/* ids are unique on a page with several runs; data in the middle of the page is each run's own. */
+START_TEST(several_runs_share_a_page)
+{
+    e2e_copy_tree("r", "s");
+    e2e_brick(2, "report r s");
+    e2e_said("--out");
+    e2e_brick(0, "report r s --out both");
+    take_page("both");
+    ck_assert_int_eq(count("<svg"), 10);
+    shows("<td>r</td><td>W4A4KV4-static</td><td class=\"n\">2</td>"); /* the table of all runs */
+    shows("<td>s</td><td>W4A4KV4-static</td><td class=\"n\">2</td>");
+    exists("both/r1_maxima.png");
+    exists("both/r2_maxima.png");
+    ck_assert_int_eq(
+        system("grep -o \" id=['\\\"][^'\\\"]*\" both/index.html | tr '\\\"' \"'\" | sort | uniq -d | grep -q ."), 256);
+}
+END_TEST
+
+START_TEST(a_page_needs_nothing_from_elsewhere)
+{
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    hides("<script");
+    hides("src=");
+    hides("@import");
+    ck_assert_int_eq(count("http://") + count("https://"), 2 * count("<svg")); /* the names of SVG's namespaces */
+    shows("default-src 'none'");
+}
+END_TEST
+
+START_TEST(the_steps_of_the_training_are_in_the_picture)
+{
+    e2e_brick(0, "report r");
+    char *script = e2e_text("r/report/gradients.gp"), *at = strstr(script, "$norms << EOD\n");
+    ck_assert_ptr_nonnull(at);
+    int n = 0;
+    for (at = strchr(at, '\n') + 1; strncmp(at, "EOD", 3); at = strchr(at, '\n') + 1) n += *at != '\n';
+    ck_assert_int_eq(n, 2 * 2 * 3); /* blocks, epochs, batches of 2 out of 6 samples */
+    free(script);
+}
+END_TEST
+
+/* --- what is missing becomes a sentence --- */
+
+START_TEST(an_unfinished_run_is_shown_as_it_is)
+{
+    e2e_remove("r/summary.json");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("The run is not finished");
+    shows("since the first epoch");
+    ck_assert_int_eq(count("<svg"), 5);
+}
+END_TEST
+
+START_TEST(a_run_without_prefix_says_so)
+{
+    e2e_brick(0, "run run.yaml --set prefix.mode=none --out n");
+    e2e_brick(0, "report n");
+    take_page("n/report");
+    shows("The run has no prefix.");
+    hides("with prefix</text>");
+}
+END_TEST
+
+START_TEST(a_run_without_training_says_so)
+{
+    e2e_brick(0, "run run.yaml --set train.epochs=0 --out n");
+    e2e_brick(0, "report n --json");
+    take_page("n/report");
+    shows("The run does not train");
+    ck_assert_int_eq(count("<svg"), 3);
+    absent("n/report/losses.svg");
+    char *json = e2e_text("out");
+    ck_assert_msg(strstr(json, "\"svg\": null, \"png\": null, \"missing\": \"The run does not train"), "%s", json);
+    free(json);
+}
+END_TEST
+
+/* A picture of before does not stay beside a page that has none. */
+START_TEST(files_of_a_picture_that_is_gone_go_too)
+{
+    e2e_brick(0, "report r");
+    exists("r/report/losses.svg");
+    e2e_remove("r/metrics.jsonl");
+    e2e_brick(0, "report r");
+    absent("r/report/losses.svg");
+    absent("r/report/losses.png");
+}
+END_TEST
+
+START_TEST(without_its_model_the_rest_of_a_run_is_shown)
+{
+    e2e_replace("r/config.yaml", "../m", "../gone");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("Not measured: ../gone");
+    ck_assert_int_eq(count("<svg"), 2);
+}
+END_TEST
+
+START_TEST(another_model_is_not_measured_as_the_run_s)
+{
+    e2e_copy_tree("../m", "m2");
+    e2e_flip("m2/model.safetensors", -1);
+    e2e_replace("r/config.yaml", "../m", "m2");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("m2 is not the model of the run any more");
+}
+END_TEST
+
+START_TEST(what_was_measured_serves_when_the_model_is_gone)
+{
+    e2e_copy_tree("../m", "m");
+    e2e_config("m", NULL);
+    e2e_brick(0, "run run.yaml --out own");
+    e2e_brick(0, "report own");
+    e2e_remove("m");
+    e2e_brick(0, "report own");
+    take_page("own/report");
+    ck_assert_int_eq(count("<svg"), 5);
+}
+END_TEST
+
+/* --- damage --- */
+
+START_TEST(damaged_metrics_are_shown_up_to_the_damage)
+{
+    e2e_append("r/metrics.jsonl", "{\"block\": 1, \"epo");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("metrics.jsonl cannot be read from line 5 on");
+    ck_assert_int_eq(count("<svg"), 5);
+}
+END_TEST
+
+START_TEST(metrics_that_are_no_metrics_are_a_sentence)
+{
+    e2e_write("r/metrics.jsonl",
+              "{\"block\": -3, \"epoch\": 1e300}\n{\"block\": 9e15, \"epoch\": 1, \"val_loss\": 1}\n{}\n");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_eq(count("<svg"), 3);
+}
+END_TEST
+
+START_TEST(numbers_of_any_size_are_drawn)
+{
+    e2e_write("r/metrics.jsonl",
+              "{\"block\": 0, \"epoch\": 1, \"step\": 1000000000, \"val_loss\": 1e308, \"grad_norms\": [null, 1e-290, "
+              "\"x\"]}\n"
+              "{\"block\": 1, \"epoch\": 1, \"step\": 0, \"val_loss\": -1, \"grad_norms\": {\"a\": 1}}\n");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_eq(count("<svg"), 5);
+}
+END_TEST
+
+START_TEST(a_damaged_summary_is_a_sentence)
+{
+    e2e_write("r/summary.json", "{\"model\": ");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("r/summary.json");
+    hides("<h3>Perplexities</h3>\n<div");
+}
+END_TEST
+
+/* Numbers that are no longer the run's own are not passed off as them. */
+START_TEST(a_file_that_was_changed_is_named)
+{
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    hides("SHA256SUMS");
+    e2e_replace("r/summary.json", "\"ppl\": 1", "\"ppl\": 2");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("SHA256SUMS");
+    shows("summary.json");
+}
+END_TEST
+
+START_TEST(a_damaged_config_is_shown_as_it_stands)
+{
+    e2e_write("r/config.yaml", "model: [<b>\n");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("r/config.yaml:");
+    shows("model: [&lt;b&gt;");
+    shows("Not measured, since config.yaml cannot be read.");
+}
+END_TEST
+
+START_TEST(damaged_measurements_are_measured_again)
+{
+    e2e_brick(0, "report r");
+    char *before = e2e_text("r/report/index.html");
+    e2e_write("r/report/data.json", "{\"depends\": 1");
+    e2e_brick(0, "report r");
+    e2e_said("original: done");
+    take_page("r/report");
+    ck_assert_str_eq(page, before);
+    free(before);
+}
+END_TEST
+
+START_TEST(measurements_without_content_are_a_sentence)
+{
+    e2e_brick(0, "report r");
+    e2e_replace("r/report/data.json", "\"stages\"", "\"gone\"");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("remove it to measure again");
+    ck_assert_int_eq(count("<svg"), 2);
+}
+END_TEST
+
+/* --- strings of others --- */
+
+#define HOSTILE "'<b>`touch${IFS}pwned`\\\";@x{/Bold"
+
+START_TEST(hostile_strings_stay_strings)
+{
+    ck_assert_int_eq(symlink("../m", "m<i>'x`touch${IFS}pwned`"), 0);
+    e2e_config("\"m<i>'x`touch${IFS}pwned`\"", NULL);
+    e2e_brick(0, "run run.yaml --out r<u>'&q");
+    e2e_brick(0, "report r<u>'&q");
+    e2e_replace("r<u>'&q/summary.json", "\"row\": \"fp\"", "\"row\": \"<script>alert(1)</script>\"");
+    e2e_replace("r<u>'&q/report/data.json", "\"text\": \"", "\"text\": \"" HOSTILE);
+    e2e_brick(0, "report r<u>'&q");
+    take_page("r<u>'&q/report");
+    hides("<script>");
+    hides("<i>");
+    hides("<b>");
+    hides("<u>");
+    shows("&lt;script&gt;alert(1)&lt;/script&gt;");
+    absent("pwned");
+    absent("r<u>'&q/report/pwned");
+}
+END_TEST
+
+START_TEST(hostile_tokens_stay_tokens)
+{
+    e2e_brick(0, "report r");
+    char *data = e2e_text("r/report/data.json"), *at = strstr(strstr(data, "\"upper\": {"), "\"text\": \""), *made;
+    ck_assert_msg(at, "the made model has no outlier token");
+    at += strlen("\"text\": \"");
+    ck_assert_int_ge(asprintf(&made, "%.*s%s%s", (int)(at - data), data, HOSTILE, at), 0);
+    e2e_write("r/report/data.json", made);
+    e2e_brick(0, "report r");
+    e2e_silent("original: done");
+    take_page("r/report");
+    hides("<b>");
+    absent("r/report/pwned");
+    absent("pwned");
+    free(made);
+    free(data);
+}
+END_TEST
+
+/* --- refusals --- */
+
+START_TEST(a_folder_that_is_no_run_is_refused)
+{
+    ck_assert_int_eq(mkdir("empty", 0777), 0);
+    e2e_brick(3, "report empty");
+    e2e_said("neither a run folder");
+    e2e_brick(3, "report nowhere");
+    e2e_brick(2, "report");
+    e2e_brick(3, "report r empty --out both");
+    absent("empty/report");
+    absent("both");
+}
+END_TEST
+
+START_TEST(without_gnuplot_it_says_how_to_install_it)
+{
+    char *was = strdup(getenv("PATH"));
+    setenv("PATH", "/nonexistent", 1);
+    e2e_brick(2, "report r");
+    setenv("PATH", was, 1);
+    free(was);
+    e2e_said("apt-get install gnuplot-nox");
+    absent("r/report");
+}
+END_TEST
+
+START_TEST(a_page_of_somebody_else_is_not_overwritten)
+{
+    ck_assert_int_eq(mkdir("site", 0777), 0);
+    e2e_write("site/index.html", "<html>mine</html>");
+    e2e_brick(2, "report r --out site");
+    e2e_said("was not made by brick report");
+    char *text = e2e_text("site/index.html");
+    ck_assert_str_eq(text, "<html>mine</html>");
+    free(text);
+}
+END_TEST
+
+/* --- sweeps --- */
+
+static void put_row(char *to, size_t size, const char *axes, const char *status, double gap)
+{
+    char line[600], number[32] = "null";
+    if (!strcmp(status, "done")) snprintf(number, sizeof number, "%g", gap);
+    snprintf(line, sizeof line,
+             "{\"point\": \"p<b>\", %s, \"status\": \"%s\", \"ppl_fp\": 10, \"ppl_init\": 20, \"ppl_final\": %s, "
+             "\"gap\": %s, \"folder\": \"x\", "
+             "\"message\": \"<i>why</i>\"}\n",
+             axes, status, number, number);
+    strncat(to, line, size - strlen(to) - 1);
+}
+
+START_TEST(a_sweep_over_two_axes_has_lines_and_a_map)
+{
+    char rows[8000] = "", axes[100];
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    for (int e = 1; e < 4; e++)
+        for (int k = 0; k < 4; k++) {
+            snprintf(axes, sizeof axes, "\"train.epochs\": %d, \"train.lr_quant\": %g", e, 1e-5 * (1 << k));
+            put_row(rows, sizeof rows, axes, e == 3 && k == 3 ? "failed" : "done", 0.1 * e + 0.01 * k);
+        }
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    ck_assert_int_eq(count("<svg"), 2);
+    exists("s/report/lines.png");
+    exists("s/report/map.svg");
+    shows("12 points, 11 of them with a result.");
+    shows("Points without a result");
+    shows("&lt;i&gt;why&lt;/i&gt;");
+    hides("<b>");
+    shows("A dash: no result.");
+}
+END_TEST
+
+START_TEST(what_brick_sweep_writes_is_shown)
+{
+    e2e_write("s.yaml", "base: run.yaml\ngrid:\n  train.epochs: [0, 1]\n  seed: [1, 2]\n");
+    e2e_brick(0, "sweep s.yaml --out s");
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("4 points, 4 of them with a result.");
+    shows("<th>train.epochs</th>");
+    shows("standard deviation");
+    ck_assert_int_eq(count("<svg"), 1);
+    e2e_brick(0, "sweep s.yaml --out s"); /* the report does not disturb it */
+}
+END_TEST
+
+START_TEST(seeds_are_averaged)
+{
+    char rows[4000] = "", axes[100];
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    for (int k = 0; k < 2; k++)
+        for (int seed = 1; seed < 4; seed++) {
+            snprintf(axes, sizeof axes, "\"scheme\": \"W4A%dKV4\", \"seed\": %d", 4 + 4 * k, seed);
+            put_row(rows, sizeof rows, axes, "done", k + 0.5 * seed);
+        }
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("standard deviation");
+    shows("<td>W4A8KV4</td><td class=\"n\">2.0000</td><td class=\"n\">2.0000</td><td class=\"n\">0.5000</td><td "
+          "class=\"n\">3</td>");
+    shows("A heat map needs two axes.");
+}
+END_TEST
+
+START_TEST(a_sweep_without_results_says_so)
+{
+    char rows[1000] = "";
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    put_row(rows, sizeof rows, "\"seed\": 1", "pending", 0);
+    e2e_write("s/results.jsonl", rows);
+    e2e_append("s/results.jsonl", "{\"point\": ");
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("No point of the sweep has a result yet.");
+    shows("results.jsonl cannot be read from line 2 on");
+    e2e_write("s/results.jsonl", "");
+    e2e_brick(0, "report s");
+    ck_assert_int_eq(count("<svg"), 0);
+}
+END_TEST
+
+START_TEST(hostile_axes_stay_axes)
+{
+    char rows[2000] = "";
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    put_row(rows, sizeof rows, "\"scheme\": \"" HOSTILE "\", \"quant.skip\": [{\"block\": 0}]", "done", 0.1);
+    put_row(rows, sizeof rows, "\"scheme\": \"a\\nb\", \"quant.skip\": null", "done", 0.2);
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    ck_assert_int_eq(count("<svg"), 2);
+    hides("<b>");
+    absent("pwned");
+    absent("s/report/pwned");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_report");
+    TCase *t = tcase_create("without gnuplot");
+    tcase_add_unchecked_fixture(t, begin, e2e_end);
+    tcase_add_checked_fixture(t, enter, leave);
+    tcase_add_test(t, a_folder_that_is_no_run_is_refused);
+    tcase_add_test(t, without_gnuplot_it_says_how_to_install_it);
+    suite_add_tcase(s, t);
+    if (drawing()) {
+        t = tcase_create("report");
+        tcase_set_timeout(t, 60);
+        tcase_add_unchecked_fixture(t, begin, e2e_end);
+        tcase_add_checked_fixture(t, enter, leave);
+        tcase_add_test(t, a_finished_run_has_all_its_pictures);
+        tcase_add_test(t, a_report_is_the_same_every_time);
+        tcase_add_test(t, several_runs_share_a_page);
+        tcase_add_test(t, a_page_needs_nothing_from_elsewhere);
+        tcase_add_test(t, the_steps_of_the_training_are_in_the_picture);
+        tcase_add_test(t, an_unfinished_run_is_shown_as_it_is);
+        tcase_add_test(t, a_run_without_prefix_says_so);
+        tcase_add_test(t, a_run_without_training_says_so);
+        tcase_add_test(t, files_of_a_picture_that_is_gone_go_too);
+        tcase_add_test(t, without_its_model_the_rest_of_a_run_is_shown);
+        tcase_add_test(t, another_model_is_not_measured_as_the_run_s);
+        tcase_add_test(t, what_was_measured_serves_when_the_model_is_gone);
+        tcase_add_test(t, damaged_metrics_are_shown_up_to_the_damage);
+        tcase_add_test(t, metrics_that_are_no_metrics_are_a_sentence);
+        tcase_add_test(t, numbers_of_any_size_are_drawn);
+        tcase_add_test(t, a_damaged_summary_is_a_sentence);
+        tcase_add_test(t, a_file_that_was_changed_is_named);
+        tcase_add_test(t, a_damaged_config_is_shown_as_it_stands);
+        tcase_add_test(t, damaged_measurements_are_measured_again);
+        tcase_add_test(t, measurements_without_content_are_a_sentence);
+        tcase_add_test(t, hostile_strings_stay_strings);
+        tcase_add_test(t, hostile_tokens_stay_tokens);
+        tcase_add_test(t, a_page_of_somebody_else_is_not_overwritten);
+        tcase_add_test(t, a_sweep_over_two_axes_has_lines_and_a_map);
+        tcase_add_test(t, what_brick_sweep_writes_is_shown);
+        tcase_add_test(t, seeds_are_averaged);
+        tcase_add_test(t, a_sweep_without_results_says_so);
+        tcase_add_test(t, hostile_axes_stay_axes);
+        suite_add_tcase(s, t);
+    } else
+        puts("SKIPPED: the tests that draw, since gnuplot is not installed (scripts/setup.sh test)");
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
