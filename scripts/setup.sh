@@ -13,6 +13,7 @@ need() { # need PACKAGE PROBE...: the package, if the probe fails
 have() { command -v "$1"; }
 pc() { pkg-config --exists "$1"; }
 pip_is_there() { python3 -c 'import importlib.util as u; raise SystemExit(u.find_spec("pip") is None)'; }
+has_h5py() { python3 -c 'import h5py' || /usr/bin/python3 -c 'import h5py'; }
 clang_has_sanitizers() { echo 'int main(void) { return 0; }' | clang -fsanitize=thread -x c - -o /dev/null; }
 clang_has_openmp() { echo '#include <omp.h>' | clang -fopenmp -fsyntax-only -x c -; }
 
@@ -52,6 +53,7 @@ for_check() { # optional for `make check` and `make fuzz`; .ci/run wants them al
     for_clang
     need llvm have llvm-cov
     need hdf5-tools have h5dump
+    need python3-h5py has_h5py
     need shellcheck have shellcheck
     need zsh have zsh
     need groff-base have groff

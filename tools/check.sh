@@ -41,6 +41,7 @@ check_with shellcheck "scripts" shellcheck scripts/*.sh tools/*.sh .ci/run
 check_with shellcheck "completion for bash" tools/check_texts_of.sh bash
 check_with zsh "completion for zsh" tools/check_texts_of.sh zsh
 check_with groff "manual page" tools/check_texts_of.sh man
+check_with h5dump "HDF5 files in other tools" tools/check_hdf5.sh
 check "an installed copy" tools/check_install.sh
 # shellcheck disable=SC2086 # make is a command with options
 check_with clang "a build by clang" $make -j"${JOBS:-2}" CC=clang all test-build
