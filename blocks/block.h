@@ -49,6 +49,7 @@ typedef struct bk_block {
     bk_tensor *prefix_k, *prefix_v;  /* [Hkv, P, d], constant; NULL if P = 0 */
     struct bk_past *past;            /* NULL: every sequence begins behind the prefix (blocks/cache.h) */
     unsigned skip_sites, skip_weights; /* bits: what stays in full precision in the present layer (quant.skip) */
+    int64_t silent[BK_SITE_COUNT];   /* measured ranges of a site (steps) that bk_block_init found to hold nothing but zeros */
     bk_tap tap;
     void *tap_user;
 } bk_block;

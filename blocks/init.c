@@ -146,6 +146,7 @@ static bk_status init_site(initializer *in, int site)
         }
         lo[u] = l;
         hi[u] = h;
+        in->b->silent[site] += l == 0 && h == 0;
     }
     return q->q->init(in->ctx, q->state.bytes, lo, hi);
 }
@@ -393,6 +394,7 @@ static bk_status run(initializer *in)
 {
     bk_block *b = in->b;
     BK_TRY(allocate(in));
+    memset(b->silent, 0, sizeof b->silent);
     bk_ctx_record(in->ctx, false);
     bk_block_quantize(b, false, false);
     /* The published average takes one sequence at a time. */

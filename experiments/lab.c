@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/log.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
 #include "io/sums.h"
@@ -163,10 +164,19 @@ static bk_status pass(row_run *r, bk_stream *s, bk_error *err)
     return bk_block_pass(r->run_ctx, r->b, s, s, err);
 }
 
+void bk_warn_silent(const bk_block *b, int64_t layer)
+{
+    for (int i = 0; i < BK_SITE_COUNT; i++)
+        if (b->silent[i])
+            bk_log(BK_LOG_WARN, "block %lld, %s: %lld of %lld measured ranges hold nothing but zeros on the calibration samples; their step is 1",
+                   (long long)layer, bk_site_name[i], (long long)b->silent[i], (long long)b->site[i].q->units(b->site[i].state.bytes));
+}
+
 static bk_status row_block(row_run *r, int64_t layer, bk_error *err)
 {
     BK_TRY(load_block(r, layer, err));
     if (r->row->quant) BK_TRY(bk_block_init(r->init_ctx, r->b, r->calibration, &r->row->init, err));
+    bk_warn_silent(r->b, layer);
     if (r->hook) BK_TRY(r->hook(r->user, r->init_ctx, r->b, layer, err));
     bool more = layer + 1 < r->b->cfg.layers;
     if (r->row->quant && (r->eval || more)) {

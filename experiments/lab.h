@@ -58,6 +58,8 @@ typedef bk_status (*bk_row_hook)(void *user, bk_ctx *ctx, bk_block *b, int64_t l
  * through; eval NULL: only the hook is wanted. */
 bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *eval, bk_row_hook hook, void *user, const bk_watch *watch,
                      bk_ppl *out, bk_error *err) BK_MUST_USE;
+/* Logs a warning for every site where initialising the block of this layer met ranges of zeros (b->silent). */
+void bk_warn_silent(const bk_block *b, int64_t layer);
 /* Masks of quant.skip for one block. */
 void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights);
 /* True if initialising this row has to look at activations. */

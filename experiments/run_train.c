@@ -326,7 +326,9 @@ static bk_status refresh(block_run *t, bk_error *err)
     }
     free(one);
     bk_init_options opt = {.search = c->init.search, .ema = c->init.range == BK_RANGE_EMA};
-    return st ? st : bk_block_init(t->ctx, t->b, t->refresh, &opt, err);
+    if (!st) st = bk_block_init(t->ctx, t->b, t->refresh, &opt, err);
+    if (!st) bk_warn_silent(t->b, t->layer);
+    return st;
 }
 
 static void log_block(const bk_run *r, int64_t layer, const bk_train_report *rep)

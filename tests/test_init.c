@@ -545,6 +545,7 @@ START_TEST(a_silent_site_gets_the_step_one)
     float *step = parameter(&e, "down_in", "step"), *up = parameter(&e, "w_up", "step");
     ck_assert(step[0] == 1);
     ck_assert(up[0] == 1);
+    for (int i = 0; i < BK_SITE_COUNT; i++) ck_assert_msg(e.t.b->silent[i] == (i == BK_SITE_DOWN_IN), "%s: %d", bk_site_name[i], (int)e.t.b->silent[i]);
     bk_block_values v;
     bk_ctx *ctx;
     run_block(&e, &v, &ctx);
