@@ -10,6 +10,7 @@
 
 #define MAX_HALVINGS 3
 #define MAX_TARGETS 2
+#define LARGEST_NORM 1e19 /* its square still fits f32: beyond, AdamW's second moment would be Inf and its update 0, in silence */
 
 typedef struct trainer {
     bk_ctx *ctx;
@@ -104,9 +105,9 @@ static bk_status check_finite(trainer *t, int64_t step, double loss, const doubl
     if (!isfinite(loss)) return guard(t, step, "the loss is %g", loss);
     for (int g = 0; g < BK_MAX_GROUPS; g++) sum += norm[g] * norm[g];
     *total = sqrt(sum);
-    if (isfinite(*total)) return BK_OK;
+    if (*total < LARGEST_NORM) return BK_OK;
     bk_status st = bk_params_check_grad(t->ctx, t->b->params); /* names the tensor */
-    return st && st != BK_ENUMERIC ? st : guard(t, step, "the gradient norm is %g", *total);
+    return st && st != BK_ENUMERIC ? st : guard(t, step, "overflow: the gradient norm is %g", *total);
 }
 
 /* --- steps and epochs --- */

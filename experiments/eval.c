@@ -75,7 +75,7 @@ static bk_status load_windows(eval_state *s, bool prefixed, bk_error *err)
         return bk_fail(err, BK_EINVAL, "--seqlen %lld and a prefix of %lld go beyond the model's %lld positions",
                        (long long)s->a->seqlen, (long long)p, (long long)positions);
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &s->policy, prefixed, &s->text, err));
-    s->bos = bk_bos_in_force(&s->lab, &s->text, &s->policy, prefixed);
+    s->bos = bk_bos_in_force(&s->lab, &s->text.ledger, &s->policy, prefixed);
     if (bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->windows, err))
         return bk_error_prefix(err, "%s", s->a->text);
     if (s->windows.n < s->a->windows)

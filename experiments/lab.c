@@ -94,9 +94,9 @@ bk_status bk_lab_text(const bk_lab *lab, const char *path, const bk_text_policy 
     return bk_text_load(path, lab->tok, &opt, out, err);
 }
 
-const char *bk_bos_in_force(const bk_lab *lab, const bk_text *text, const bk_text_policy *policy, bool prefixed)
+const char *bk_bos_in_force(const bk_lab *lab, const bk_ledger *text, const bk_text_policy *policy, bool prefixed)
 {
-    if (text->ledger.bos_inside && !policy->strip_bos) return "kept";
+    if (text->bos_inside && !policy->strip_bos) return "kept";
     if (prefixed) return "prefix";
     return policy->bos_auto && bk_tokenizer_add_bos(lab->tok) ? "added" : "none";
 }

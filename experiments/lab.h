@@ -36,7 +36,7 @@ typedef struct bk_text_policy {
 bk_status bk_lab_text(const bk_lab *lab, const char *path, const bk_text_policy *policy, bool prefixed, bk_text *out, bk_error *err) BK_MUST_USE;
 /* "none", "added" (one BOS in front of the text), "kept" (BOS ids stand in the text), "prefix": the policy in force,
  * for JSON. */
-const char *bk_bos_in_force(const bk_lab *lab, const bk_text *text, const bk_text_policy *policy, bool prefixed);
+const char *bk_bos_in_force(const bk_lab *lab, const bk_ledger *text, const bk_text_policy *policy, bool prefixed);
 
 /* A progress bar as a bk_watch; stops when a signal came. */
 bk_watch bk_watch_progress(bk_progress *p);

@@ -49,7 +49,7 @@ static bk_status read_samples(outliers_state *s, bk_error *err)
     bk_text_policy policy = {.parse_special = s->a->parse_special, .strip_bos = s->a->strip_bos, .join = s->a->join};
     BK_TRY(bk_runner_bos(s->a->bos, &policy.bos_auto, err));
     BK_TRY(bk_lab_text(&s->lab, s->a->text, &policy, prefixed, &s->text, err));
-    s->report.bos = bk_bos_in_force(&s->lab, &s->text, &policy, prefixed);
+    s->report.bos = bk_bos_in_force(&s->lab, &s->text.ledger, &policy, prefixed);
     if (bk_samples_draw(&s->text, s->a->seqlen, s->a->samples, 0, (uint64_t)s->a->seed, &s->samples, err))
         return bk_error_prefix(err, "%s", s->a->text);
     if (s->samples.n < s->a->samples)

@@ -27,8 +27,9 @@ static bk_status report(const bk_run *r, const char *path, const char *what, con
     if (l->bos_inside && !r->policy.strip_bos && prefixed)
         bk_log(BK_LOG_WARN, "%s: %lld BOS tokens stand in the text behind a prefix that ends with one; strip_bos: true removes them", path,
                (long long)l->bos_inside);
-    bk_log(s->n < asked ? BK_LOG_WARN : BK_LOG_INFO, "%-11s %lld of %lld samples of %lld tokens (text: %lld documents, %lld tokens)", what,
-           (long long)s->n, (long long)asked, (long long)s->seqlen, (long long)l->documents, (long long)l->tokens);
+    bk_log(s->n < asked ? BK_LOG_WARN : BK_LOG_INFO, "%-11s %lld of %lld samples of %lld tokens (text: %lld documents, %lld tokens, bos: %s)", what,
+           (long long)s->n, (long long)asked, (long long)s->seqlen, (long long)l->documents, (long long)l->tokens,
+           bk_bos_in_force(&r->lab, l, &r->policy, prefixed));
     if (s->n >= asked || !r->cfg.strict) return BK_OK;
     return bk_fail(err, BK_EINVAL, "%s: %lld of %lld samples (strict)", what, (long long)s->n, (long long)asked);
 }

@@ -109,7 +109,10 @@ static bk_status log_prefix(const bk_run *r, bk_error *err)
         BK_TRY(bk_token_printable(r->lab.tok, r->prefix.ids[i], token, err));
         snprintf(line + at, sizeof line - at, " %d \"%s\"", r->prefix.ids[i], token);
     }
-    bk_log(BK_LOG_INFO, "prefix: %lld tokens%s%s", (long long)r->prefix.n, r->prefix.n ? ":" : " (none)", line);
+    if (!r->prefix.n) bk_log(BK_LOG_INFO, "prefix: 0 tokens (none)");
+    else
+        bk_log(BK_LOG_INFO, "prefix: %lld tokens:%s; texts begin at position %lld", (long long)r->prefix.n, line,
+               (long long)(r->cfg.prefix.overlap ? 0 : r->prefix.n));
     return BK_OK;
 }
 

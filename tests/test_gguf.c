@@ -358,12 +358,14 @@ START_TEST(bad_keys_are_refused)
     refuse(&m, BK_EFORMAT, "name in the header is empty");
     gguf_u32(&m, "general.alignment", 48);
     refuse(&m, BK_EFORMAT, "alignment is 48");
+    gguf_u32(&m, "general.alignment", 0);
+    refuse(&m, BK_EFORMAT, "alignment is 0");
 }
 END_TEST
 
 START_TEST(bad_tensors_are_refused)
 {
-    const int64_t one[5] = {4, 1, 1, 1, 1}, zero[2] = {0, 4}, huge[3] = {INT64_MAX, 4, 4}, odd[1] = {33};
+    const int64_t one[5] = {4, 1, 1, 1, 1}, zero[2] = {0, 4}, huge[3] = {INT64_MAX, 4, 4}, many[3] = {1ll << 31, 1ll << 31, 4}, odd[1] = {33};
     const float v[4] = {0};
     make_gguf m = {0};
     gguf_info(&m, "t", 0, 5, one, 0);
@@ -374,6 +376,8 @@ START_TEST(bad_tensors_are_refused)
     refuse(&m, BK_EFORMAT, "'t' has a dimension of 0");
     gguf_info(&m, "t", 0, 3, huge, 0);
     refuse(&m, BK_EFORMAT, "'t' has a dimension of 9223372036854775807");
+    gguf_info(&m, "t", 0, 3, many, 0); /* only the product is too large */
+    refuse(&m, BK_EFORMAT, "'t' has a dimension of");
     gguf_info(&m, "t", 99, 1, one, 0);
     refuse(&m, BK_EUNSUP, "'t' is of type 99");
     gguf_info(&m, "t", 2, 1, odd, 0);

@@ -560,6 +560,28 @@ START_TEST(a_silent_site_gets_the_step_one)
 }
 END_TEST
 
+/* Rows 2^-10, 2^-17 and 2^-23 as large get steps as much smaller, to the bit: nothing in the search knows the size of weights (field cases, 5). */
+START_TEST(the_search_does_not_see_the_size_of_a_row)
+{
+    static const int power[] = {10, 17, 23};
+    bk_block_quant quant = bk_tiny_quant("static", _i ? 8 : 4, 4, true);
+    env e;
+    open_env(&e, bk_backend_ref(BK_F32), &quant, 2, 6, 0);
+    init(&e, true, false);
+    float *before = parameter(&e, "w_gate", "step");
+    int64_t cols = e.t.b->cfg.hidden;
+    for (int64_t row = 0; row < 3; row++)
+        for (int64_t i = 0; i < cols; i++) e.t.w.w[BK_W_GATE][row * cols + i] = ldexpf(e.t.w.w[BK_W_GATE][row * cols + i], -power[row]);
+    ok(bk_block_load(e.t.b, &e.t.w, &e.t.err), &e.t.err);
+    init(&e, true, false);
+    float *after = parameter(&e, "w_gate", "step");
+    for (int row = 0; row < 3; row++) ck_assert_float_eq(after[row], ldexpf(before[row], -power[row]));
+    free(before);
+    free(after);
+    close_env(&e);
+}
+END_TEST
+
 START_TEST(inputs_that_are_not_finite_are_an_error)
 {
     static const float bad[] = {NAN, INFINITY};
@@ -601,6 +623,7 @@ int main(void)
     tcase_add_test(t, skipped_places_are_left_alone);
     tcase_add_test(t, weights_and_block_stay_as_they_were);
     tcase_add_loop_test(t, a_silent_site_gets_the_step_one, 0, 2);
+    tcase_add_loop_test(t, the_search_does_not_see_the_size_of_a_row, 0, 2);
     tcase_add_loop_test(t, inputs_that_are_not_finite_are_an_error, 0, 4);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

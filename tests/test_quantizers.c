@@ -436,19 +436,57 @@ START_TEST(the_scale_of_a_row_does_not_matter)
 }
 END_TEST
 
+/* Rows of very different size side by side: no row loses more than the first. */
+static void rows_of_any_scale(const bk_backend *be, const use *u)
+{
+    static const double scales[ROWS] = {1, 1e-3, 1e-5, 1e-7, 1e-20, 1e10};
+    float x[N];
+    double y[N], first = 0;
+    run r;
+    if (!u->weights) return;
+    random_values(x, 1);
+    for (int i = 0; i < N; i++) x[i] = (float)((double)x[i % COLS] * scales[i / COLS]);
+    open_run(&r, be, u, x, false);
+    values(&r, r.y, y);
+    for (int row = 0; row < ROWS; row++) {
+        double error = 0, size = 0;
+        for (int i = row * COLS; i < (row + 1) * COLS; i++) {
+            double d = (y[i] - (double)x[i]) / scales[row], v = (double)x[i] / scales[row];
+            error += d * d;
+            size += v * v;
+        }
+        error = sqrt(error / size);
+        if (row == 0) first = error;
+        ck_assert_msg(fabs(error - first) <= 2e-3 * first, "%s on %s: relative error %g in a row of %g, %g in one of 1", u->what, be->name, error, scales[row], first);
+    }
+    close_run(&r);
+}
+
+START_TEST(small_rows_beside_large_ones_lose_no_more)
+{
+    for_all(rows_of_any_scale, backend(_i));
+}
+END_TEST
+
+/* How far a constant v may move: half a step of a symmetric range, next to nothing where the zero point adapts. */
+static void check_constant(const bk_backend *be, const use *u, double v, double y)
+{
+    double tol = u->spec.symmetric ? 0.51 * 2 / ((1 << u->spec.bits) - 1) : 1e-6;
+    ck_assert_msg(fabs(y - v) <= tol * fabs(v), "%s on %s: %g became %g", u->what, be->name, v, y);
+}
+
 /* Constant rows, groups and tensors (case 4): at most half a step of the value's own magnitude; asymmetric ones to the bit nearly. */
 static void constants(const bk_backend *be, const use *u)
 {
     static const float value[] = {9, -9, 65504, -1e-7f, 3e-28f};
     for (size_t k = 0; k < sizeof value / sizeof value[0]; k++) {
         float x[N];
-        double y[N], tol = u->spec.symmetric ? 0.51 * 2 / ((1 << u->spec.bits) - 1) : 1e-6;
+        double y[N];
         run r;
         for (int i = 0; i < N; i++) x[i] = value[k];
         open_run(&r, be, u, x, false);
         values(&r, r.y, y);
-        for (int i = 0; i < N; i++)
-            ck_assert_msg(fabs(y[i] - (double)value[k]) <= tol * fabs((double)value[k]), "%s on %s: %g became %g", u->what, be->name, (double)value[k], y[i]);
+        for (int i = 0; i < N; i++) check_constant(be, u, (double)value[k], y[i]);
         close_run(&r);
     }
 }
@@ -456,6 +494,52 @@ static void constants(const bk_backend *be, const use *u)
 START_TEST(constants_are_reproduced)
 {
     for_all(constants, backend(_i));
+}
+END_TEST
+
+/* Groups of two values that are all 9 or all -9, in one matrix. */
+static void constant_pairs(const bk_backend *be, const use *any)
+{
+    use u = *any;
+    if (u.spec.granularity != BK_PER_GROUP) return;
+    u.spec.group = 2;
+    float x[N];
+    double y[N];
+    run r;
+    for (int i = 0; i < N; i++) x[i] = i / 2 % 2 ? 9 : -9;
+    open_run(&r, be, &u, x, false);
+    values(&r, r.y, y);
+    for (int i = 0; i < N; i++) check_constant(be, &u, (double)x[i], y[i]);
+    close_run(&r);
+}
+
+START_TEST(constant_groups_of_two_are_reproduced)
+{
+    for_all(constant_pairs, backend(_i));
+}
+END_TEST
+
+/* Tokens of one value each between ordinary ones, with a range of their own. */
+static void constant_tokens(const bk_backend *be, const use *u)
+{
+    static const float token[ROWS] = {9, 0, -9, 65504, 0, -1e-7f};
+    float x[N];
+    double y[N];
+    run r;
+    if (strcmp(u->q->name, "dynamic")) return;
+    random_values(x, 1);
+    for (int i = 0; i < N; i++)
+        if (token[i / COLS] != 0) x[i] = token[i / COLS];
+    open_run(&r, be, u, x, false);
+    values(&r, r.y, y);
+    for (int i = 0; i < N; i++)
+        if (token[i / COLS] != 0) check_constant(be, u, (double)x[i], y[i]);
+    close_run(&r);
+}
+
+START_TEST(constant_tokens_are_reproduced)
+{
+    for_all(constant_tokens, backend(_i));
 }
 END_TEST
 
@@ -616,7 +700,10 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, zeros_stay_zero, 0, BACKENDS);
     tcase_add_loop_test(t, the_scale_of_a_row_does_not_matter, 0, BACKENDS);
+    tcase_add_loop_test(t, small_rows_beside_large_ones_lose_no_more, 0, BACKENDS);
     tcase_add_loop_test(t, constants_are_reproduced, 0, BACKENDS);
+    tcase_add_loop_test(t, constant_groups_of_two_are_reproduced, 0, BACKENDS);
+    tcase_add_loop_test(t, constant_tokens_are_reproduced, 0, BACKENDS);
     tcase_add_loop_test(t, extremes_take_the_outer_codes, 0, BACKENDS);
     tcase_add_test(t, steps_of_ranges);
     tcase_add_test(t, a_stored_step_puts_the_extreme_on_or_above_the_half);

@@ -16,17 +16,19 @@ static void ok(bk_status st, const bk_error *err)
 
 /* --- numbers that break --- */
 
-/* A rate of 1 for steps of 1e-2 (field cases, 7). */
+/* A rate of 1 for steps of 1e-2, 21 times: whatever the sign of a gradient, the first update pushes a step below zero or far up (field cases, 7). */
 START_TEST(steps_stay_positive_under_any_rate)
 {
     bk_trainee e;
     int64_t n;
     bk_train_options opt = bk_trainee_options();
+    opt.epochs = 7;
     opt.lr_quant = 1;
     opt.keep_last = true;
-    bk_trainee_open(&e, bk_trainee_backend(_i), "static");
+    bk_trainee_open(&e, bk_trainee_backend(_i % 2), _i / 2 ? "dynamic" : "static");
     float *start = bk_trainee_state(&e, &n), *end = bk_trainee_after(&e, start, &opt, &n);
     ck_assert_int_gt(e.report.floored, 0);
+    ck_assert_int_eq(e.report.steps, 21);
     ck_assert(isfinite(e.report.loss_final));
     int64_t at = 0;
     for (int i = 0; i < bk_params_count(e.t.b->params); i++) {
@@ -78,15 +80,16 @@ START_TEST(targets_beyond_float_fall_back)
 }
 END_TEST
 
-/* A backend whose fake-quantizer puts NaN into the gradient of one step at chosen calls. */
+/* A backend whose fake-quantizer puts a sick value, NaN unless told otherwise, into the gradient of one step at chosen calls. */
 static bk_backend sick;
+static float sick_value = NAN;
 static int64_t calls, sick_from, sick_to;
 
 static bk_status sick_bwd(const bk_fakequant_bwd_args *a, const bk_work *w)
 {
     bk_status st = bk_backend_ref(BK_F32)->k.fakequant_bwd(a, w);
     calls++;
-    if (calls >= sick_from && calls < sick_to && a->ds) ((float *)a->ds)[0] = NAN;
+    if (calls >= sick_from && calls < sick_to && a->ds) ((float *)a->ds)[0] = sick_value;
     return st;
 }
 
@@ -114,6 +117,39 @@ START_TEST(one_bad_gradient_halves_the_rate)
     ck_assert_msg(strstr(e.report.why, "step 4") && strstr(e.report.why, ".step") && strstr(e.report.why, "index 0"), "%s", e.report.why);
     ck_assert(e.report.loss_final < e.report.loss_init);
     ck_assert(fabs(e.epoch[e.epochs - 1].lr_quant - bk_cosine_lr(opt.lr_quant / 2, 10, 11, 12)) < 1e-12);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+/* Every gradient is a number, but not its square in f32: no update that is lost in silence, no mean norm of it (field cases, 9). */
+START_TEST(gradients_whose_square_overflows_are_told)
+{
+    bk_trainee e;
+    bk_train_options opt = bk_trainee_options();
+    sick_value = 1e25f;
+    bk_trainee_open(&e, sick_backend(BWD_PER_STEP * 4 + 1, BWD_PER_STEP * 4 + 2), "static");
+    bk_trainee_train(&e, &opt);
+    ck_assert(!e.report.fell_back);
+    ck_assert_int_eq(e.report.halvings, 1);
+    ck_assert_msg(strstr(e.report.why, "step 4") && strstr(e.report.why, "overflow: the gradient norm is 1e+25"), "%s", e.report.why);
+    for (int i = 0; i < e.epochs; i++) ck_assert_double_lt(e.epoch[i].grad_norm, 1e19);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+/* Large is not too large: losses of 1e30 are trained on. */
+START_TEST(huge_targets_are_trained_on)
+{
+    bk_trainee e;
+    bk_train_options opt = bk_trainee_options();
+    bk_block_quant quant = bk_tiny_quant("static", 4, 4, true);
+    bk_trainee_open_scaled(&e, bk_trainee_backend(_i), &quant, 1e15f);
+    bk_trainee_train(&e, &opt);
+    ck_assert(!e.report.fell_back);
+    ck_assert_int_eq(e.report.halvings, 0);
+    ck_assert_double_gt(e.report.loss_init, 1e29);
+    for (int i = 0; i < e.epochs; i++) ck_assert_double_gt(e.epoch[i].grad_norm, 1);
+    ck_assert_double_le(e.report.loss_final, e.report.loss_init);
     bk_trainee_close(&e);
 }
 END_TEST
@@ -300,10 +336,12 @@ int main(void)
     Suite *s = suite_create("recon limits");
     TCase *t = tcase_create("numbers");
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, steps_stay_positive_under_any_rate, 0, 2);
+    tcase_add_loop_test(t, steps_stay_positive_under_any_rate, 0, 4);
     tcase_add_loop_test(t, a_broken_block_falls_back, 0, 2);
     tcase_add_test(t, targets_beyond_float_fall_back);
     tcase_add_test(t, one_bad_gradient_halves_the_rate);
+    tcase_add_test(t, gradients_whose_square_overflows_are_told);
+    tcase_add_loop_test(t, huge_targets_are_trained_on, 0, 2);
     tcase_add_test(t, bad_gradients_without_end_fall_back);
     tcase_add_test(t, strict_stops_at_the_first_bad_gradient);
     tcase_add_test(t, a_caught_error_leaves_nothing_behind);

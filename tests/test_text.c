@@ -363,6 +363,30 @@ START_TEST(one_sample_of_the_texts_own_length)
 }
 END_TEST
 
+/* One token less than a sample, a sample, one more; a sample and a half, of which eight were asked for. */
+START_TEST(texts_about_as_long_as_a_sample)
+{
+    static const struct {
+        int64_t tokens, samples;
+    } texts[] = {{1, 0}, {7, 0}, {8, 1}, {9, 1}, {12, 1}};
+    const char letters[] = "abcdefghijkl";
+    int64_t want = texts[_i].samples;
+    bk_samples s;
+    load_n("t.txt", letters, (size_t)texts[_i].tokens, plain);
+    ck_assert_int_eq(bk_samples_windows(&text, 8, -1, &s, NULL), want ? BK_OK : BK_EINVAL);
+    ck_assert_int_eq(s.n, want);
+    bk_samples_free(&s);
+    ck_assert_int_eq(bk_samples_draw(&text, 8, 8, 0, 3, &s, NULL), want ? BK_OK : BK_EINVAL);
+    ck_assert_int_eq(s.n, want);
+    if (want) {
+        ck_assert_int_eq(s.ledger.asked, 8);
+        ck_assert_int_eq(s.ledger.kept, 1);
+        ck_assert_int_eq(s.ledger.dropped, 7);
+    }
+    bk_samples_free(&s);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("text");
@@ -388,6 +412,7 @@ int main(void)
     tcase_add_test(c, the_seed_decides_order_and_offset);
     tcase_add_test(c, samples_stay_inside_documents_and_the_ledger_counts);
     tcase_add_test(c, one_sample_of_the_texts_own_length);
+    tcase_add_loop_test(c, texts_about_as_long_as_a_sample, 0, 5);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
