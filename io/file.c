@@ -199,7 +199,11 @@ bk_status bk_mkdir_p(const char *path, bk_error *err)
         s += strcspn(s, "/");
         char end = *s;
         *s = 0;
-        if (*p && mkdir(p, 0777) != 0 && !bk_is_dir(p)) status = bk_fail_errno(err, "%s: cannot create the folder", p);
+        int why = *p && mkdir(p, 0777) != 0 ? errno : 0;
+        if (why && !bk_is_dir(p)) { /* which sets errno too */
+            errno = why;
+            status = bk_fail_errno(err, "%s: cannot create the folder", p);
+        }
         *s = end;
     }
     free(p);
