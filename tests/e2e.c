@@ -291,6 +291,12 @@ void e2e_copy_tree(const char *from, const char *to)
     shell("cp -R '%s' '%s'", from, to);
 }
 
+void e2e_copy_model(void)
+{
+    e2e_copy_tree("../m", "m");
+    e2e_config("m", NULL);
+}
+
 void e2e_remove(const char *path)
 {
     must(bk_remove_tree(path, &err));

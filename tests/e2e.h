@@ -44,6 +44,7 @@ void e2e_append(const char *path, const char *text);
 void e2e_replace(const char *path, const char *from, const char *to); /* once; it must be there */
 void e2e_flip(const char *path, long offset);                         /* one bit; negative: from the end */
 void e2e_copy_tree(const char *from, const char *to);
+void e2e_copy_model(void); /* of the made model to `m`, for changes, with a run.yaml for it */
 void e2e_remove(const char *path);
 /* Every file of a folder with its hash, sorted; locks, the ledger and progress.json left out. */
 char *e2e_listing(const char *dir);

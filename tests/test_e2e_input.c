@@ -30,13 +30,6 @@ static void scale_linear(bk_synth *s, int64_t layer, bk_linear_id id, float by)
     scale(s->block[layer].w[id], out * in, by);
 }
 
-/* A copy of the made model, for changes. */
-static void copy_model(void)
-{
-    e2e_copy_tree("../m", "m");
-    e2e_config("m", NULL);
-}
-
 /* --- numbers --- */
 
 static const char *const schemes[] = {"W4A4KV4-static", "W4A4KV4-dynamic", "W4A8KV4-static-asym"};
@@ -94,24 +87,72 @@ START_TEST(targets_beyond_half_floats)
     scale(s->embed, s->cfg.vocab * s->cfg.hidden, 1e6f);
     e2e_synth_write(s, "m");
     e2e_config("m", NULL);
-    e2e_brick(overflows[_i].status, "run run.yaml --set prefix.mode=none --set store.overflow=%s --out a", overflows[_i].policy);
+    e2e_brick(overflows[_i].status, "run run.yaml --set prefix.mode=none --set store.keep=all --set store.overflow=%s --out a", overflows[_i].policy);
     if (overflows[_i].words) e2e_said(overflows[_i].words);
     else e2e_silent("65504");
-    if (!overflows[_i].status) finite_result();
+    if (overflows[_i].status) return;
+    finite_result();
+    e2e_brick(0, "inspect a/targets/001.h5 /blocks/001/target --json");
+    char *found = e2e_text("out");
+    ck_assert(strstr(found, "\"nan\": 0,") && strstr(found, "\"inf\": 0,"));
+    ck_assert(!strstr(found, "\"saturated\": 0,") == (_i == 0));
+    free(found);
 }
 END_TEST
 
-/* Learning rates that destroy a deep model of two bits: blocks fall back, results stay those of the initialisation or better. */
-START_TEST(training_that_explodes_falls_back)
+/* What summary.json of the run a says about a block. */
+static bk_json *summary_of_blocks(void)
+{
+    bk_json *o;
+    bk_error err = {0};
+    ck_assert_msg(!bk_json_load("a/summary.json", &o, &err), "%s", err.msg);
+    return o;
+}
+
+static const bk_json *of_block(const bk_json *summary, size_t block, const char *key)
+{
+    return bk_json_get(bk_json_at(bk_json_get(summary, "blocks"), block), key);
+}
+
+static bool fell_back(const bk_json *summary, size_t block)
+{
+    return bk_json_bool(of_block(summary, block, "fell_back"), false);
+}
+
+/* Learning rates that destroy a deep model of two bits, an outlier channel of 1e4 in its middle: no block is worse than it was initialised. */
+START_TEST(training_that_explodes_keeps_what_was_there)
 {
     bk_synth *s = e2e_synth("tiny,layers=12");
+    scale(s->block[3].w[BK_W_DOWN] + 9 * s->cfg.inter, s->cfg.inter, 1e4f);
     e2e_synth_write(s, "m");
     e2e_config("m", NULL);
     int status = e2e_wait(e2e_start("run run.yaml --set scheme=W2A4KV4-static --set train.lr_quant=10 --set train.lr_weight=10 --out a"));
     ck_assert_msg(status == 0 || status == 4, "exit status %d:\n%s", status, e2e_text("err"));
     finite_result();
-    e2e_brick(0, "run run.yaml --set scheme=W2A4KV4-static --set train.lr_quant=10 --set train.lr_weight=10 --out a");
-    e2e_said("finished");
+    bk_json *o = summary_of_blocks();
+    for (size_t b = 0; b < 12; b++) {
+        double init = bk_json_num(of_block(o, b, "loss_init"), NAN), final = bk_json_num(of_block(o, b, "loss_final"), NAN);
+        ck_assert_msg(fell_back(o, b) ? final == init : final <= init, "block %zu: loss %g became %g", b, init, final);
+    }
+    bk_json_free(o);
+}
+END_TEST
+
+/* Everything behind the fourth of twelve blocks is too large to be trained: the first ones are, the others are named and stay, the run goes on. */
+START_TEST(blocks_that_fall_back_are_listed)
+{
+    bk_synth *s = e2e_synth("tiny,layers=12");
+    scale_linear(s, 3, BK_W_DOWN, 1e25f);
+    e2e_synth_write(s, "m");
+    e2e_config("m", "store: {dtype: f32}\n");
+    e2e_brick(0, "run run.yaml --set prefix.mode=none --out a");
+    e2e_said("block   4/12  loss");
+    e2e_said("kept as initialised: step 0: ");
+    e2e_said("9 of 12 blocks could not be trained");
+    finite_result();
+    bk_json *o = summary_of_blocks();
+    for (size_t b = 0; b < 12; b++) ck_assert_msg(fell_back(o, b) == (b >= 3), "block %zu", b);
+    bk_json_free(o);
 }
 END_TEST
 
@@ -161,23 +202,6 @@ START_TEST(weights_that_are_no_numbers)
 }
 END_TEST
 
-/* --- rotation --- */
-
-static const char *const rotated[] = {"qwen2,layers=2", "qwen3,layers=2,head_dim=64", "tied,layers=2", "tiny,window=64", "tiny,kv_heads=1", "tiny,inter=112"};
-
-START_TEST(rotation_alone_does_not_change_perplexity)
-{
-    bk_synth *s = e2e_synth(rotated[_i]);
-    e2e_synth_write(s, "m");
-    e2e_brick(0, "eval --model m --text ../m/eval.txt --seqlen 128 --threads 1 --json");
-    double plain = e2e_number("out", "ppl", NULL);
-    e2e_brick(0, "eval --model m --text ../m/eval.txt --seqlen 128 --threads 1 --rotate all --json");
-    double turned = e2e_number("out", "ppl", NULL);
-    ck_assert_double_finite(plain);
-    ck_assert_msg(fabs(turned / plain - 1) < 5e-5, "%.8g became %.8g", plain, turned);
-}
-END_TEST
-
 /* --- configs of models --- */
 
 static const struct {
@@ -200,7 +224,7 @@ static const struct {
 
 START_TEST(model_config_is_refused_by_name)
 {
-    copy_model();
+    e2e_copy_model();
     e2e_replace("m/config.json", configs[_i].from, configs[_i].to);
     e2e_brick(3, "eval --model m --text ../m/eval.txt --seqlen 32");
     e2e_said(configs[_i].words);
@@ -254,94 +278,6 @@ START_TEST(groups_of_one_are_legal)
 }
 END_TEST
 
-/* --- texts --- */
-
-START_TEST(text_without_a_window_is_refused)
-{
-    static const char *const texts[] = {"", "x", "\n\n\n", "fifteen letters"};
-    e2e_write("short.txt", texts[_i]);
-    e2e_brick(2, "run run.yaml --set data.evaluation.text=short.txt --out a");
-    e2e_said("brick: short.txt: evaluation windows: not one window of ");
-    e2e_brick(2, "eval --model ../m --text short.txt --seqlen 32");
-    e2e_said("brick: short.txt: not one window of 32 tokens: the text has ");
-    e2e_brick(2, "run run.yaml --set data.training.text=short.txt --out b");
-    e2e_said("short.txt");
-    e2e_brick(2, "run run.yaml --set data.calibration.text=short.txt --out c");
-    e2e_said("short.txt");
-    e2e_brick(2, "run run.yaml --set data.detection.text=short.txt --out d");
-    e2e_said("short.txt");
-}
-END_TEST
-
-START_TEST(line_without_a_text_is_told_by_line_and_column)
-{
-    e2e_write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\" x}\n");
-    e2e_brick(3, "eval --model ../m --text bad.jsonl --seqlen 32");
-    e2e_said("brick: bad.jsonl:2:14: ");
-    e2e_brick(3, "run run.yaml --set data.evaluation.text=bad.jsonl --out a");
-    e2e_said("brick: bad.jsonl:2:14: ");
-}
-END_TEST
-
-START_TEST(stages_without_a_folder_are_refused_before_anything_is_computed)
-{
-    setenv("BRICK_CACHE", "/proc/none", 1);
-    e2e_brick(3, "run run.yaml --out a");
-    e2e_said("BRICK_CACHE");
-    e2e_said("/proc/none: cannot create the folder");
-    e2e_silent("equivalence");
-}
-END_TEST
-
-static const char *const prefixed[] = {"eval --model ../m --text ../m/eval.txt", "outliers --model ../m --text ../m/eval.txt", "generate --model ../m --prompt a",
-                                       "dump --model ../m --text ../m/eval.txt --sites key --out x.h5"};
-
-START_TEST(prefix_outside_the_vocabulary_is_refused_before_any_work)
-{
-    e2e_brick(2, "%s --prefix 46,258", prefixed[_i]);
-    e2e_said("brick: prefix id 258 is outside the vocabulary of 258 tokens");
-    e2e_brick(2, "%s run.yaml --set prefix.mode=[46,258]", _i % 2 ? "plan" : "run");
-    e2e_said("brick: --set prefix.mode: prefix id 258 is outside");
-    e2e_silent("samples of");
-}
-END_TEST
-
-START_TEST(fewer_samples_than_asked_are_reported)
-{
-    char *text = e2e_text("../m/train.txt");
-    text[4 * 32 + 5] = 0;
-    e2e_write("short.txt", text);
-    free(text);
-    e2e_brick(0, "run run.yaml --set data.training.text=short.txt --out a");
-    e2e_said("of 8 samples");
-    finite_result();
-    e2e_brick(2, "run run.yaml --set data.training.text=short.txt --strict --out b");
-    e2e_said("strict");
-}
-END_TEST
-
-START_TEST(a_tokenizer_without_bos_is_legal)
-{
-    copy_model();
-    e2e_write("m/tokenizer_config.json", "{\"bos_token\": null, \"add_bos_token\": false}");
-    e2e_brick(0, "run run.yaml --out a");
-    finite_result();
-}
-END_TEST
-
-START_TEST(bos_in_the_text_behind_a_prefix_is_told)
-{
-    char *text = e2e_text("../m/train.txt");
-    e2e_write("bos.txt", "<s>");
-    e2e_append("bos.txt", text);
-    free(text);
-    e2e_brick(0, "run run.yaml --set data.training.text=bos.txt --set data.parse_special=true --out a");
-    e2e_said("strip_bos");
-    e2e_brick(0, "run run.yaml --set data.training.text=bos.txt --set data.parse_special=true --set data.strip_bos=true --out b");
-    e2e_silent("strip_bos");
-}
-END_TEST
-
 /* --- files of models --- */
 
 START_TEST(shards_that_are_not_there_are_named)
@@ -353,10 +289,25 @@ START_TEST(shards_that_are_not_there_are_named)
 }
 END_TEST
 
+/* The index says what belongs to a model; a folder that holds weights already is not written into. */
+START_TEST(stale_shards_are_not_mixed_in)
+{
+    e2e_brick(0, "run run.yaml --set train.epochs=0 --out a");
+    double ppl = e2e_number("a/summary.json", "ppl", "final");
+    ck_assert_int_eq(system("cp ../m/model.safetensors a/model/model-00001-of-00009.safetensors"), 0);
+    e2e_brick(0, "eval --model a --text ../m/eval.txt --seqlen 32 --windows 4 --threads 1 --json");
+    ck_assert_double_eq(e2e_number("out", "ppl", NULL), ppl);
+    ck_assert_int_eq(system("mkdir -p b/model && cp ../m/model.safetensors b/model"), 0);
+    e2e_brick(2, "run run.yaml --set train.epochs=0 --out b");
+    e2e_said("model");
+    ck_assert(!bk_exists("b/config.yaml"));
+}
+END_TEST
+
 START_TEST(weights_that_are_cut_off_are_refused)
 {
     char command[128];
-    copy_model();
+    e2e_copy_model();
     snprintf(command, sizeof command, "truncate -s -%d m/model.safetensors", _i ? 100000 : 1);
     ck_assert_int_eq(system(command), 0);
     e2e_brick(3, "run run.yaml --out a");
@@ -448,6 +399,25 @@ START_TEST(matrix_products_without_room_are_refused)
 }
 END_TEST
 
+/* 10^6 samples are as many as the text has; a batch of 100 of them does not fit, and both verbs say so before anything is computed. */
+START_TEST(training_without_room_is_refused)
+{
+    static const char more[] = "--set data.training.text=long.txt --set data.training.samples=1000000 --set data.training.seqlen=1000 --set train.batch=100";
+    setenv("OMP_NUM_THREADS", "1", 1);
+    ck_assert_int_eq(system("for i in $(seq 40); do cat ../m/train.txt; done >long.txt"), 0);
+    if (!e2e_memory(1l << 30)) return;
+    e2e_brick(5, "run run.yaml %s --out a", more);
+    e2e_said("brick: the stage train needs about ");
+    e2e_said("(ulimit -v)");
+    e2e_silent("equivalence");
+    e2e_brick(0, "plan run.yaml %s", more);
+    char *out = e2e_text("out"), *err = e2e_text("err");
+    ck_assert_msg(strstr(out, "the stage train needs about ") || strstr(err, "the stage train needs about "), "%s%s", out, err);
+    free(out);
+    free(err);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("e2e_input");
@@ -459,28 +429,23 @@ int main(void)
     tcase_add_loop_test(t, channel_that_is_always_zero, 0, sizeof schemes / sizeof schemes[0]);
     tcase_add_loop_test(t, scores_beyond_half_floats, 0, sizeof schemes / sizeof schemes[0]);
     tcase_add_loop_test(t, targets_beyond_half_floats, 0, sizeof overflows / sizeof overflows[0]);
-    tcase_add_test(t, training_that_explodes_falls_back);
+    tcase_add_test(t, training_that_explodes_keeps_what_was_there);
+    tcase_add_test(t, blocks_that_fall_back_are_listed);
     tcase_add_test(t, block_that_cannot_be_trained_falls_back);
     tcase_add_test(t, no_block_that_can_be_trained_is_a_failure_with_a_result);
     tcase_add_loop_test(t, weights_that_are_no_numbers, 0, 2);
-    tcase_add_loop_test(t, rotation_alone_does_not_change_perplexity, 0, sizeof rotated / sizeof rotated[0]);
     tcase_add_loop_test(t, model_config_is_refused_by_name, 0, sizeof configs / sizeof configs[0]);
     tcase_add_loop_test(t, settings_that_do_not_fit_are_refused, 0, sizeof settings / sizeof settings[0]);
     tcase_add_test(t, a_refused_run_leaves_its_folder_free);
     tcase_add_test(t, groups_of_one_are_legal);
-    tcase_add_loop_test(t, text_without_a_window_is_refused, 0, 4);
-    tcase_add_test(t, line_without_a_text_is_told_by_line_and_column);
-    tcase_add_test(t, stages_without_a_folder_are_refused_before_anything_is_computed);
-    tcase_add_loop_test(t, prefix_outside_the_vocabulary_is_refused_before_any_work, 0, sizeof prefixed / sizeof prefixed[0]);
-    tcase_add_test(t, fewer_samples_than_asked_are_reported);
-    tcase_add_test(t, a_tokenizer_without_bos_is_legal);
-    tcase_add_test(t, bos_in_the_text_behind_a_prefix_is_told);
     tcase_add_test(t, shards_that_are_not_there_are_named);
+    tcase_add_test(t, stale_shards_are_not_mixed_in);
     tcase_add_loop_test(t, weights_that_are_cut_off_are_refused, 0, 2);
     tcase_add_loop_test(t, hostile_gguf_files_are_refused, 0, HOSTILE);
     tcase_add_test(t, synth_leaves_folders_of_others_alone);
     tcase_add_test(t, libraries_without_room_to_start_are_told);
     tcase_add_test(t, matrix_products_without_room_are_refused);
+    tcase_add_test(t, training_without_room_is_refused);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

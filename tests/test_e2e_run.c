@@ -93,6 +93,22 @@ START_TEST(training_that_changes_nothing_is_the_initialisation)
 }
 END_TEST
 
+START_TEST(a_single_step_is_training)
+{
+    e2e_brick(0, "run run.yaml --set train.epochs=1 --set train.batch=6 --out a");
+    char *metrics = e2e_text("a/metrics.jsonl"), *line = metrics;
+    for (int block = 0; block < 2; block++) {
+        char want[64];
+        snprintf(want, sizeof want, "{\"block\": %d, \"epoch\": 1, \"step\": 1, ", block);
+        ck_assert_msg(strstr(line, want) != NULL, "%s", metrics);
+        line = strchr(line, '\n') + 1;
+    }
+    ck_assert_str_eq(line, "");
+    free(metrics);
+    ck_assert_double_finite(e2e_number("a/summary.json", "ppl", "final"));
+}
+END_TEST
+
 /* --- a folder belongs to one run --- */
 
 START_TEST(a_finished_run_is_left_alone)
@@ -317,6 +333,7 @@ int main(void)
     tcase_add_test(t, a_text_with_less_than_was_asked_for_is_run);
     tcase_add_test(t, eval_of_the_result_is_the_summary);
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
+    tcase_add_test(t, a_single_step_is_training);
     tcase_add_test(t, a_finished_run_is_left_alone);
     tcase_add_test(t, an_unfinished_run_is_continued_only_when_asked);
     tcase_add_test(t, resuming_with_another_config_names_the_key);
