@@ -192,6 +192,26 @@ START_TEST(token_texts_with_escapes_are_read_right)
 }
 END_TEST
 
+START_TEST(broken_token_texts_are_refused)
+{
+    static const char *const texts[] = {"\"a\\u0000b\"", "\"a\xff\"", "\"\xed\xa0\x80\"", "\"\\ud800\""};
+    char json[256];
+    for (int added = 0; added < 2; added++) {
+        bk_error err = {0};
+        bk_tokenizer *t;
+        bk_json *o;
+        if (added)
+            snprintf(json, sizeof json, "{\"added_tokens\":[{\"id\":1,\"content\":%s,\"special\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+                     texts[_i]);
+        else snprintf(json, sizeof json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,%s:1},\"merges\":[]}}", texts[_i]);
+        bk_status st = bk_json_parse(json, strlen(json), "tokenizer.json", &o, &err);
+        if (!st) st = bk_tokenizer_from_json(o, NULL, &t, &err);
+        ck_assert_msg(st == BK_EFORMAT && *err.msg, "%s: %s", json, err.msg);
+        bk_json_free(o);
+    }
+}
+END_TEST
+
 START_TEST(added_tokens_take_white_space_along)
 {
     bk_tokenizer *t = from_json(
@@ -326,6 +346,7 @@ int main(void)
     tcase_add_test(j, unknown_characters_are_fused_only_if_asked);
     tcase_add_loop_test(j, steps_of_a_tokenizer_json, 0, 19);
     tcase_add_test(j, token_texts_with_escapes_are_read_right);
+    tcase_add_loop_test(j, broken_token_texts_are_refused, 0, 4);
     tcase_add_test(j, added_tokens_take_white_space_along);
     tcase_add_loop_test(j, what_is_not_supported_is_refused_by_name, 0, 26);
     tcase_add_loop_test(j, policy_of_bos, 0, 11);
