@@ -77,7 +77,7 @@ static bk_status draw_samples(measurement *m, int64_t samples, bk_error *err)
     seqlen = seqlen < MOST_TOKENS ? seqlen : MOST_TOKENS;
     samples = samples < c->data.detection.samples ? samples : c->data.detection.samples;
     BK_TRY(bk_lab_text(&m->lab, m->report.text, &policy, prefixed, &m->text, err));
-    m->report.bos = bk_bos_in_force(&m->lab, &m->text, &policy, prefixed);
+    m->report.bos = bk_bos_in_force(&m->lab, &m->text.ledger, &policy, prefixed);
     return bk_samples_draw(&m->text, seqlen < room ? seqlen : room, samples, 0, bk_run_detection_seed(c), &m->samples,
                            err);
 }
