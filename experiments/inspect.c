@@ -1,7 +1,6 @@
 /* brick inspect: opens, walks over values once or twice, and hands what it found to one of the views. */
 #include "experiments/inspect.h"
 
-#include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
@@ -9,9 +8,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "experiments/inspect_view.h"
+#include "experiments/log.h"
 #include "experiments/options.h"
 #include "experiments/progress.h"
 #include "experiments/suggest.h"
@@ -368,27 +369,50 @@ bk_status bk_inspect(const bk_inspect_options *o, FILE *out, bk_error *err)
 
 /* ---- the verb ---- */
 
+/* Waits for the child. A signal that it has not followed after a turn, since it came to the parent alone, is passed on. */
+static int end_of(pid_t child, const sigset_t *ended)
+{
+    const struct timespec turn = {1, 0};
+    int how = SIGKILL, turns = 0;
+    while (waitpid(child, &how, WNOHANG) == 0) {
+        if (bk_cancelled() && turns++ == 1) kill(child, SIGTERM);
+        sigtimedwait(ended, NULL, &turn);
+    }
+    return how;
+}
+
+static int code_of_crash(const bk_inspect_options *o, int number)
+{
+    static const int crash[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+    bk_error err = {0};
+    for (size_t i = 0; i < sizeof crash / sizeof crash[0]; i++)
+        if (number == crash[i]) {
+            bk_status status =
+                bk_fail(&err, BK_EFORMAT, "%s%s%s: is damaged so badly that the HDF5 library failed on it (signal %d)",
+                        o->file, o->against ? " or " : "", o->against ? o->against : "", number);
+            return bk_exit_report(status, &err);
+        }
+    bk_log(BK_LOG_ERROR, "%s: reading it was ended by signal %d (%s)", o->file, number, strsignal(number));
+    return 128 + number;
+}
+
 /* Runs the rest of the program in a child. HDF5 crashes on some damaged files, and a crash is no answer. True in the
  * child; in the parent the child's exit code is in *code. */
 static bool in_child(const bk_inspect_options *o, int *code)
 {
+    sigset_t ended, was;
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ended, &was);
     pid_t parent = getpid(), child = fork();
-    if (child <= 0) { /* without a child it has to be done here */
-        if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (child == 0 && getppid() != parent) _exit(BK_EXIT_SIGNAL);
-        return true;
+    if (child > 0) {
+        int how = end_of(child, &ended);
+        *code = WIFEXITED(how) ? WEXITSTATUS(how) : code_of_crash(o, WTERMSIG(how));
     }
-    int how;
-    while (waitpid(child, &how, 0) < 0 && errno == EINTR) {}
-    bk_error err = {0};
-    if (WIFEXITED(how)) *code = WEXITSTATUS(how);
-    else {
-        bk_status status =
-            bk_fail(&err, BK_EFORMAT, "%s%s%s: is damaged so badly that the HDF5 library failed on it (signal %d)",
-                    o->file, o->against ? " or " : "", o->against ? o->against : "", WTERMSIG(how));
-        *code = bk_exit_report(status, &err);
-    }
-    return false;
+    sigprocmask(SIG_SETMASK, &was, NULL);
+    if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (child == 0 && getppid() != parent) _exit(BK_EXIT_SIGNAL);
+    return child <= 0; /* without a child it has to be done here */
 }
 
 static bool terminal_is_utf8(void)

@@ -2,21 +2,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "experiments/inspect_view.h"
-
-/* RFC 4180: quotes around what holds a comma or a quote, quotes doubled. Line ends were escaped before. */
-static void put_text(FILE *out, const char *text)
-{
-    bool quoted = text[strcspn(text, ",\"")] != 0 || text[0] == ' ';
-    if (quoted) fputc('"', out);
-    for (const char *p = text; *p; p++) {
-        if (*p == '"') fputc('"', out);
-        fputc(*p, out);
-    }
-    if (quoted) fputc('"', out);
-}
 
 /* A number that was not computed is an empty field. */
 static void put_number(FILE *out, double v)
@@ -37,7 +24,7 @@ static void put_axes(const bk_view *v, FILE *out)
     char name[BK_LABEL];
     for (int k = 0; k < v->top->rank - 1; k++) {
         if (k) fputc(',', out);
-        put_text(out, bk_axis_name(v->top, k, name));
+        bk_print_field(out, bk_axis_name(v->top, k, name));
     }
 }
 
@@ -57,7 +44,7 @@ static bk_status put_token(bk_view *v, int64_t row, FILE *out, bk_error *err)
     fputc(',', out);
     size_t len = 0;
     char *text = bk_row_token_text(&v->tokens, id, &len), shown[BK_PRINTABLE_ROOM];
-    if (text) put_text(out, bk_visible(text, len, shown, sizeof shown));
+    if (text) bk_print_field(out, bk_visible(text, len, shown, sizeof shown));
     free(text);
     return BK_OK;
 }

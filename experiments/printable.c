@@ -1,6 +1,5 @@
 #include "experiments/printable.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +83,28 @@ bk_status bk_token_printable(const bk_tokenizer *t, int32_t id, char to[BK_PRINT
     bk_printable(text, len, to, BK_PRINTABLE_ROOM);
     free(text);
     return BK_OK;
+}
+
+static void print_replacing(FILE *to, const char *text, char quote, const char *quoted)
+{
+    fputc(quote, to);
+    for (; *text; text++)
+        if (*text == quote) fputs(quoted, to);
+        else fputc(*text, to);
+    fputc(quote, to);
+}
+
+void bk_print_word(FILE *to, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=,+-:@%";
+    if (*word && strspn(word, plain) == strlen(word)) fputs(word, to);
+    else print_replacing(to, word, '\'', "'\\''");
+}
+
+void bk_print_field(FILE *to, const char *text)
+{
+    if (!strpbrk(text, ",\"\r\n") && *text != ' ') fputs(text, to);
+    else print_replacing(to, text, '"', "\"\"");
 }
 
 bk_status bk_print_json(bk_json *o, bk_error *err)

@@ -3,6 +3,7 @@
 #define BK_PRINTABLE_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "io/json.h"
 #include "io/tokenizer.h"
@@ -20,6 +21,11 @@ char *bk_visible(const char *s, size_t n, char *to, size_t size);
 bk_status bk_token_text(const bk_tokenizer *t, int32_t id, char **text, size_t *len, bk_error *err) BK_MUST_USE;
 /* The same, printable. */
 bk_status bk_token_printable(const bk_tokenizer *t, int32_t id, char to[BK_PRINTABLE_ROOM], bk_error *err) BK_MUST_USE;
+
+/* A word as a POSIX shell reads it back: in single quotes unless every character is plain. */
+void bk_print_word(FILE *to, const char *word);
+/* A field of a CSV table (RFC 4180): in quotes, which are doubled inside, where it must be. */
+void bk_print_field(FILE *to, const char *text);
 
 /* An object on stdout, on one line; frees it. BK_ENOMEM: it, or its text, could not be made. */
 bk_status bk_print_json(bk_json *o, bk_error *err) BK_MUST_USE;

@@ -3,12 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/printable.h"
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 #include "io/store.h"
-
-#define MAX_METRICS ((size_t)1 << 30)
 
 static const char *const state_name[] = {"pending", "running", "done", "failed", "stopped"};
 
@@ -78,36 +77,41 @@ bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *r
     return BK_OK;
 }
 
-double bk_sweep_loss(const char *dir, const bk_run_config *c, int64_t block)
+/* NULL: there is none, or none that can be read. */
+static bk_store *open_checkpoint(const char *dir)
 {
-    char path[BK_STAGE_PATH], *text;
-    size_t len;
-    double loss = NAN;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (bk_file_slurp(path, MAX_METRICS, &text, &len, NULL)) return NAN;
-    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        bk_json *o;
-        if (bk_json_parse(line, strlen(line), path, &o, NULL)) continue; /* cut off */
-        double here = number(o, "val_loss");
-        bool counts = bk_json_int(bk_json_get(o, "block"), -1) == block && !isnan(here);
-        if (counts && (isnan(loss) || c->train.keep == BK_KEEP_LAST || here < loss)) loss = here;
-        bk_json_free(o);
-    }
-    free(text);
-    return loss;
+    char path[BK_STAGE_PATH];
+    bk_store *s = NULL;
+    snprintf(path, sizeof path, "%s/checkpoint.h5", dir);
+    return bk_exists(path) && !bk_store_open(&s, path, "brick.checkpoint", NULL) ? s : NULL;
+}
+
+static int64_t trained(bk_store *s)
+{
+    int64_t blocks;
+    return s && !bk_store_get_int(s, "/", "next_block", &blocks, NULL) ? blocks : 0;
 }
 
 int64_t bk_sweep_trained(const char *dir)
 {
-    char path[BK_STAGE_PATH];
-    bk_store *s = NULL;
-    int64_t blocks = 0;
-    snprintf(path, sizeof path, "%s/checkpoint.h5", dir);
-    if (bk_exists(path) &&
-        (bk_store_open(&s, path, "brick.checkpoint", NULL) || bk_store_get_int(s, "/", "next_block", &blocks, NULL)))
-        blocks = 0;
+    bk_store *s = open_checkpoint(dir);
+    int64_t blocks = trained(s);
     bk_store_close(s);
     return blocks;
+}
+
+double bk_sweep_loss(const char *dir, int64_t block)
+{
+    static const char path[] = "/results/loss_final";
+    bk_store *s = open_checkpoint(dir);
+    bk_dset_info info = {0};
+    double loss = NAN, *all = NULL;
+    bool known = block < trained(s) && !bk_store_info(s, path, &info, NULL) && info.rank == 1 && block < info.dim[0];
+    if (known) all = malloc((size_t)info.dim[0] * sizeof *all);
+    if (all && !bk_store_get(s, path, BK_STORE_F64, 1, info.dim, all, NULL)) loss = all[block];
+    free(all);
+    bk_store_close(s);
+    return loss;
 }
 
 /* --- rows --- */
@@ -166,22 +170,11 @@ bk_json *bk_sweep_rows_json(const bk_sweep *s, const bk_sweep_row *rows, const c
     return a;
 }
 
-static void csv_text(FILE *f, const char *text)
-{
-    if (!strpbrk(text, ",\"\r\n")) {
-        fputs(text, f);
-        return;
-    }
-    fputc('"', f);
-    for (; *text; text++) fprintf(f, *text == '"' ? "\"\"" : "%c", *text);
-    fputc('"', f);
-}
-
 static void csv_value(FILE *f, const bk_json *v)
 {
     const char *text = bk_json_str(v, NULL);
     char *dumped = text || bk_json_kind_of(v) == BK_JSON_NULL ? NULL : bk_json_dump(v, 0);
-    if (text) csv_text(f, text);
+    if (text) bk_print_field(f, text);
     else if (dumped) fputs(dumped, f);
     free(dumped);
 }
@@ -207,7 +200,7 @@ static void put_csv(FILE *f, const bk_json *rows)
     const char *comma = "";
     for (void *it = bk_json_first(first); it; it = bk_json_next(first, it), comma = ",") {
         fputs(comma, f);
-        csv_text(f, bk_json_key(it));
+        bk_print_field(f, bk_json_key(it));
     }
     fputc('\n', f);
     for (size_t i = 0; i < bk_json_size(rows); i++) {

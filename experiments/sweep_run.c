@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "experiments/log.h"
+#include "experiments/printable.h"
 #include "experiments/progress.h"
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
@@ -81,21 +82,6 @@ static void make_command(const bk_sweep_run *r, int point, int64_t stop_after, c
     c->word[w] = NULL;
 }
 
-/* As a POSIX shell reads it back: in single quotes unless every character is plain. */
-static void print_quoted(const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=,+-:@%";
-    if (*word && strspn(word, plain) == strlen(word)) {
-        fputs(word, stdout);
-        return;
-    }
-    putchar('\'');
-    for (; *word; word++)
-        if (*word == '\'') fputs("'\\''", stdout);
-        else putchar(*word);
-    putchar('\'');
-}
-
 bk_status bk_sweep_list(const bk_sweep_run *r, bk_error *err)
 {
     char here[BK_PATH_SIZE];
@@ -108,16 +94,16 @@ bk_status bk_sweep_list(const bk_sweep_run *r, bk_error *err)
     for (int i = 0; !st && i < r->s->n; i++) {
         make_command(r, i, 0, c);
         fputs("cd ", stdout);
-        print_quoted(here);
+        bk_print_word(stdout, here);
         fputs(" && ", stdout);
         if (cache && *cache) {
             fputs("BRICK_CACHE=", stdout);
-            print_quoted(cache);
+            bk_print_word(stdout, cache);
             putchar(' ');
         }
         for (int w = 0; c->word[w]; w++) {
             if (w) putchar(' ');
-            print_quoted(c->word[w]);
+            bk_print_word(stdout, c->word[w]);
         }
         putchar('\n');
     }
@@ -421,7 +407,6 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, &was);
-    signal(SIGCHLD, SIG_DFL); /* ignored by who started us, children would end unseen */
     if (!st) st = work(&w, err);
     sigprocmask(SIG_SETMASK, &was, NULL);
     free(w.child);
@@ -473,7 +458,7 @@ static bk_status drop_hopeless(bk_sweep_run *r, int64_t blocks, bk_error *err)
         loss[i] = NAN;
         if (r->row[i].state != BK_POINT_PENDING && r->row[i].state != BK_POINT_DONE) continue;
         st = bk_sweep_config(r->s, i, c, err);
-        if (!st) loss[i] = bk_sweep_loss(dir, c, blocks - 1); /* NaN without training: nothing to save */
+        if (!st && c->train.epochs) loss[i] = bk_sweep_loss(dir, blocks - 1); /* without training nothing is saved */
     }
     for (int i = 0; !st && i < n; i++) {
         int m = 0;

@@ -23,8 +23,8 @@ typedef struct bk_sweep_row {
 /* Looks into a run folder. *done: it holds the finished run of this config; with another config in it BK_EINVAL. */
 bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done,
                         bk_error *err) BK_MUST_USE;
-/* Validation loss of a block in metrics.jsonl of a run folder, of the epoch that is kept; NaN if it is not there. */
-double bk_sweep_loss(const char *dir, const bk_run_config *c, int64_t block);
+/* Validation loss of what a block of the run in a folder kept; NaN if it is not trained. */
+double bk_sweep_loss(const char *dir, int64_t block);
 /* Blocks that the run in a folder has trained. */
 int64_t bk_sweep_trained(const char *dir);
 /* A flat object per point, in the order of the file. */

@@ -78,12 +78,14 @@ static int by_mean_gap(const void *a, const void *b)
 
 /* --- text --- */
 
-static int axis_width(const bk_sweep *s, int a)
+static void axis_widths(const bk_sweep *s, int width[BK_SWEEP_AXES])
 {
-    size_t width = strlen(s->axis_name[a]);
-    for (int i = 0; i < s->n; i++)
-        if (strlen(s->point[i].shown[a]) > width) width = strlen(s->point[i].shown[a]);
-    return width > 40 ? 40 : (int)width;
+    for (int a = 0; a < s->n_axes; a++) {
+        size_t widest = strlen(s->axis_name[a]);
+        for (int i = 0; i < s->n; i++)
+            if (strlen(s->point[i].shown[a]) > widest) widest = strlen(s->point[i].shown[a]);
+        width[a] = widest > 40 ? 40 : (int)widest;
+    }
 }
 
 static void print_number(double x, int width, int digits)
@@ -98,24 +100,26 @@ static void print_loss(double x)
     else printf("  %10.4e", x);
 }
 
-static void print_axes(const bk_sweep *s, int point, int without)
+static void print_axes(const bk_sweep *s, const int width[BK_SWEEP_AXES], int point, int without)
 {
     for (int a = 0; a < s->n_axes; a++)
         if (a != without)
-            printf("%s%-*.40s", a ? "  " : "", axis_width(s, a),
+            printf("%s%-*.40s", a ? "  " : "", width[a],
                    point < 0 ? s->axis_name[a] : s->point[point].shown[a]);
 }
 
 static void print_ranks(const bk_sweep *s, const ranked *r)
 {
+    int width[BK_SWEEP_AXES];
+    axis_widths(s, width);
     printf("rank  ");
-    print_axes(s, -1, -1);
+    print_axes(s, width, -1, -1);
     printf("  %10s  %10s  %10s  %8s  %10s  %8s\n", "ppl fp", "ppl init", "ppl final", "gap", "loss", "seconds");
     for (int i = 0; i < s->n; i++) {
         const bk_sweep_row *row = r[i].row;
         if (isnan(row->gap)) printf("%4s  ", "-");
         else printf("%4d  ", i + 1);
-        print_axes(s, r[i].point, -1);
+        print_axes(s, width, r[i].point, -1);
         print_number(row->fp, 10, 4);
         print_number(row->init, 10, 4);
         print_number(row->final, 10, 4);
@@ -132,13 +136,14 @@ static void print_ranks(const bk_sweep *s, const ranked *r)
 
 static void print_seeds(const bk_sweep *s, const group *g, int n)
 {
-    int seed = seed_axis(s);
+    int seed = seed_axis(s), width[BK_SWEEP_AXES];
     if (n == 0 || n == s->n) return; /* no two seeds of anything */
+    axis_widths(s, width);
     printf("\nover seeds\n");
-    print_axes(s, -1, seed);
+    print_axes(s, width, -1, seed);
     printf("  %3s  %10s  %8s  %8s  %8s\n", "n", "ppl final", "sd", "gap", "sd");
     for (int i = 0; i < n; i++) {
-        print_axes(s, g[i].first, seed);
+        print_axes(s, width, g[i].first, seed);
         printf("  %3d", g[i].n);
         print_number(g[i].n ? g[i].ppl : NAN, 10, 4);
         print_number(deviation(g[i].ppl_squares, g[i].n), 8, 4);

@@ -151,20 +151,11 @@ void bk_watch_row(const char *name, int width, const bk_run_view *v, char to[BK_
     while (len && to[len - 1] == ' ') to[--len] = 0;
 }
 
-/* A word as a shell takes it; control characters are shown, not meant. */
-static void print_word(FILE *to, const char *text)
+/* Control characters are shown, not meant. */
+static void print_path(FILE *to, const char *path)
 {
-    char word[4400];
-    bk_visible(text, strlen(text), word, sizeof word);
-    bool plain = *word && strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+=:,@%-") ==
-                              strlen(word);
-    if (!plain) fputc('\'', to);
-    for (const char *c = word; *c; c++)
-        if (*c == '\'')
-            fputs("'\\''", to);
-        else
-            fputc(*c, to);
-    if (!plain) fputc('\'', to);
+    char shown[4400];
+    bk_print_word(to, bk_visible(path, strlen(path), shown, sizeof shown));
 }
 
 void bk_watch_resume(const char *dir, FILE *to)
@@ -172,9 +163,9 @@ void bk_watch_resume(const char *dir, FILE *to)
     char config[4400];
     snprintf(config, sizeof config, "%s/config.yaml", dir);
     fputs("brick run ", to);
-    print_word(to, config);
+    print_path(to, config);
     fputs(" --out ", to);
-    print_word(to, dir);
+    print_path(to, dir);
     fputs(" --resume", to);
 }
 

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <hdf5.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,41 @@ START_TEST(hangup_is_ignored_under_nohup)
     e2e_stop_at(NULL, 0);
     signal(SIGHUP, SIG_DFL);
     e2e_same_run("full", "a");
+}
+END_TEST
+
+/* inspect reads in a child of its own. */
+START_TEST(children_of_who_ignores_them_are_waited_for)
+{
+    full_run();
+    signal(SIGCHLD, SIG_IGN);
+    pid_t pid = e2e_start("inspect full/prefix.h5");
+    signal(SIGCHLD, SIG_DFL);
+    ck_assert_int_eq(e2e_wait(pid), 0);
+    e2e_brick(0, "inspect full/prefix.h5");
+}
+END_TEST
+
+/* 2 GiB, of which the disk holds nothing. */
+static void write_large(const char *path)
+{
+    hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), dcpl = H5Pcreate(H5P_DATASET_CREATE),
+          space = H5Screate_simple(2, (const hsize_t[]){1 << 19, 1 << 10}, NULL);
+    H5Pset_alloc_time(dcpl, H5D_ALLOC_TIME_EARLY);
+    H5Pset_fill_time(dcpl, H5D_FILL_TIME_NEVER);
+    hid_t d = H5Dcreate2(f, "x", H5T_IEEE_F32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    ck_assert_int_ge(d, 0);
+    H5Dclose(d), H5Sclose(space), H5Pclose(dcpl), H5Fclose(f);
+}
+
+START_TEST(a_signal_to_inspect_alone_reaches_its_child)
+{
+    write_large("large.h5");
+    pid_t pid = e2e_start("inspect large.h5 /x");
+    nanosleep(&(struct timespec){0, 300000000}, NULL);
+    kill(pid, SIGTERM);
+    ck_assert_int_eq(e2e_wait(pid), 130);
+    e2e_said("interrupted");
 }
 END_TEST
 
@@ -199,6 +235,8 @@ int main(void)
     tcase_add_test(t, second_signal_ends_at_once);
     tcase_add_test(t, interrupted_training_ends_within_a_step);
     tcase_add_test(t, hangup_is_ignored_under_nohup);
+    tcase_add_test(t, children_of_who_ignores_them_are_waited_for);
+    tcase_add_test(t, a_signal_to_inspect_alone_reaches_its_child);
     tcase_add_test(t, reader_that_left_is_no_success_but_the_run_is_whole);
     tcase_add_test(t, full_stdout_is_no_success_but_the_run_is_whole);
     tcase_add_loop_test(t, full_stdout_is_no_success_of_any_verb, 0, sizeof talkers / sizeof talkers[0]);

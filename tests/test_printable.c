@@ -1,5 +1,6 @@
 /* Text that a terminal can show. */
 #include <check.h>
+#include <stdio.h>
 
 #include "experiments/printable.h"
 
@@ -39,6 +40,32 @@ START_TEST(visible_text_keeps_its_quotes)
 }
 END_TEST
 
+static const char *words(void (*print)(FILE *, const char *), const char *text)
+{
+    static char to[128];
+    FILE *f = fmemopen(to, sizeof to, "w");
+    print(f, text);
+    fclose(f);
+    return to;
+}
+
+START_TEST(shells_read_words_back)
+{
+    ck_assert_str_eq(words(bk_print_word, "/a-b/c.yaml,d=1"), "/a-b/c.yaml,d=1");
+    ck_assert_str_eq(words(bk_print_word, ""), "''");
+    ck_assert_str_eq(words(bk_print_word, "it's $x"), "'it'\\''s $x'");
+}
+END_TEST
+
+START_TEST(fields_of_csv_are_quoted_where_they_must_be)
+{
+    ck_assert_str_eq(words(bk_print_field, "a b"), "a b");
+    ck_assert_str_eq(words(bk_print_field, " a"), "\" a\"");
+    ck_assert_str_eq(words(bk_print_field, "a,\"b\""), "\"a,\"\"b\"\"\"");
+    ck_assert_str_eq(words(bk_print_field, "a\nb"), "\"a\nb\"");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("printable");
@@ -46,6 +73,8 @@ int main(void)
     tcase_add_loop_test(t, printable_escapes_what_a_terminal_would_obey, 0, 10);
     tcase_add_test(t, printable_cuts_long_text);
     tcase_add_test(t, visible_text_keeps_its_quotes);
+    tcase_add_test(t, shells_read_words_back);
+    tcase_add_test(t, fields_of_csv_are_quoted_where_they_must_be);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
