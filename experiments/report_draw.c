@@ -12,6 +12,7 @@
 
 #include "experiments/printable.h"
 #include "experiments/report.h"
+#include "experiments/verbs.h"
 
 extern char **environ;
 
@@ -106,7 +107,7 @@ static bk_status run_gnuplot(const char *dir, char *const *argv, const char *mes
     if (e) return bk_fail_errno(err, "starting gnuplot in %s", dir);
     while (waitpid(pid, status, 0) < 0)
         if (errno != EINTR) return bk_fail_errno(err, "waiting for gnuplot");
-    return BK_OK;
+    return bk_check_cancelled(err); /* a Ctrl-C has ended gnuplot too */
 }
 
 bk_status bk_gnuplot_check(bk_error *err)

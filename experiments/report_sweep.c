@@ -38,10 +38,19 @@ static void value_text(const bk_json *v, char text[BK_REPORT_TEXT])
     free(dumped);
 }
 
-static size_t find_value(const bk_report_axis *a, const char *text)
+static bool same_value(const bk_json *a, const bk_json *b)
+{
+    const char *s = bk_json_str(a, NULL), *t = bk_json_str(b, NULL);
+    if (s || t) return s && t && !strcmp(s, t);
+    double x = bk_json_num(a, NAN), y = bk_json_num(b, NAN);
+    if (!isnan(x) || !isnan(y)) return x == y;
+    return bk_json_kind_of(a) == bk_json_kind_of(b) && bk_json_bool(a, false) == bk_json_bool(b, false);
+}
+
+static size_t find_value(const bk_report_axis *a, const bk_json *v)
 {
     size_t i = 0;
-    while (i < a->n && strcmp(a->text[i], text)) i++;
+    while (i < a->n && !same_value(a->value[i].json, v)) i++;
     return i;
 }
 
@@ -49,16 +58,10 @@ static size_t find_value(const bk_report_axis *a, const char *text)
 static void sort_numbers(bk_report_axis *a)
 {
     for (size_t i = 1; a->numeric && i < a->n; i++) {
-        double x = a->x[i];
-        char text[BK_REPORT_TEXT];
-        memcpy(text, a->text[i], BK_REPORT_TEXT);
+        bk_report_value v = a->value[i];
         size_t k = i;
-        for (; k > 0 && a->x[k - 1] > x; k--) {
-            a->x[k] = a->x[k - 1];
-            memcpy(a->text[k], a->text[k - 1], BK_REPORT_TEXT);
-        }
-        a->x[k] = x;
-        memcpy(a->text[k], text, BK_REPORT_TEXT);
+        for (; k > 0 && a->value[k - 1].x > v.x; k--) a->value[k] = a->value[k - 1];
+        a->value[k] = v;
     }
 }
 
@@ -66,16 +69,15 @@ static bk_status read_axis(bk_report_sweep *s, const char *key, bk_error *err)
 {
     size_t rows = bk_json_size(s->rows);
     bk_report_axis *a = &s->axis[s->n_axes++]; /* freed whatever happens */
-    *a = (bk_report_axis){
-        .key = key, .text = malloc(rows * sizeof *a->text), .x = malloc(rows * sizeof *a->x), .numeric = true};
-    if (!a->text || !a->x) return bk_fail(err, BK_ENOMEM, "no memory for the values of %s", key);
+    *a = (bk_report_axis){.key = key, .value = malloc(rows * sizeof *a->value), .numeric = true};
+    if (!a->value) return bk_fail(err, BK_ENOMEM, "no memory for the values of %s", key);
     for (size_t i = 0; i < rows; i++) {
         const bk_json *v = bk_json_get(bk_json_at(s->rows, i), key);
-        value_text(v, a->text[a->n]);
-        a->x[a->n] = bk_json_num(v, NAN);
-        if (find_value(a, a->text[a->n]) < a->n) continue;
-        a->numeric = a->numeric && isfinite(a->x[a->n]);
-        a->n++;
+        if (find_value(a, v) < a->n) continue;
+        bk_report_value *new = &a->value[a->n++];
+        *new = (bk_report_value){.json = v, .x = bk_json_num(v, NAN)};
+        value_text(v, new->text);
+        a->numeric = a->numeric && isfinite(new->x);
     }
     sort_numbers(a);
     if (!strcmp(key, "seed") && a->n > 1) s->seed = s->n_axes - 1;
@@ -137,11 +139,8 @@ static bk_status read_groups(bk_report_sweep *s, bk_error *err)
     for (size_t i = 0; i < rows; i++) {
         const bk_json *row = bk_json_at(s->rows, i);
         size_t at[BK_REPORT_AXES] = {0}, k = 0;
-        for (int a = 0; a < s->n_axes; a++) {
-            char text[BK_REPORT_TEXT];
-            value_text(bk_json_get(row, s->axis[a].key), text);
-            at[a] = a == s->seed ? 0 : find_value(&s->axis[a], text);
-        }
+        for (int a = 0; a < s->n_axes; a++)
+            at[a] = a == s->seed ? 0 : find_value(&s->axis[a], bk_json_get(row, s->axis[a].key));
         while (k < s->n_groups && !same_place(s->group[k].at, at)) k++;
         if (k == s->n_groups) memcpy(s->group[s->n_groups++].at, at, sizeof at);
         add_to_group(&s->group[k], row);
@@ -183,7 +182,7 @@ static void ranked(const bk_report_sweep *s, bk_page *page)
         bk_page_row(page);
         bk_page_number(page, "%.0f", (double)k + 1);
         for (int a = 0; a < s->n_axes; a++)
-            if (a != s->seed) bk_page_cell(page, s->axis[a].text[g->at[a]]);
+            if (a != s->seed) bk_page_cell(page, s->axis[a].value[g->at[a]].text);
         bk_page_number(page, "%.4f", g->ppl);
         bk_page_number(page, "%.4f", g->gap);
         if (s->seed >= 0) {
@@ -248,10 +247,7 @@ bk_status bk_report_sweep_section(const char *dir, bk_page *page, bk_error *err)
 {
     bk_report_sweep s = {.rows = NULL};
     bk_status st = show(&s, dir, page, err);
-    for (int a = 0; a < s.n_axes; a++) {
-        free(s.axis[a].text);
-        free(s.axis[a].x);
-    }
+    for (int a = 0; a < s.n_axes; a++) free(s.axis[a].value);
     free(s.group);
     bk_json_free(s.rows);
     return st;

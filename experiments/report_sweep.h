@@ -3,15 +3,22 @@
 #define BK_REPORT_SWEEP_H
 
 #include "experiments/report.h"
+#include "experiments/sweep.h"
 
-#define BK_REPORT_AXES 8
+#define BK_REPORT_AXES BK_SWEEP_AXES /* as many as a sweep has: points that differ must not look the same */
 #define BK_REPORT_TEXT 48 /* of a value with its NUL */
+
+/* A value of an axis. */
+typedef struct bk_report_value {
+    const bk_json *json;
+    char text[BK_REPORT_TEXT]; /* printable, and cut where it is long */
+    double x;                  /* of a number, else NaN */
+} bk_report_value;
 
 /* A key that varies, and its values: numbers in order, others as they come. */
 typedef struct bk_report_axis {
     const char *key;
-    char (*text)[BK_REPORT_TEXT];
-    double *x; /* of numbers */
+    bk_report_value *value;
     size_t n;
     bool numeric;
 } bk_report_axis;

@@ -9,20 +9,20 @@
 
 static bool logarithmic(const bk_report_axis *a)
 {
-    return a->numeric && a->x[0] > 0 && a->x[a->n - 1] / a->x[0] >= 20;
+    return a->numeric && a->value[0].x > 0 && a->value[a->n - 1].x / a->value[0].x >= 20;
 }
 
 static double place_of(const bk_report_axis *a, size_t i)
 {
-    return a->numeric ? a->x[i] : (double)i;
+    return a->numeric ? a->value[i].x : (double)i;
 }
 
 static void label_of(const bk_report_axis *a, size_t i, char to[BK_REPORT_TEXT])
 {
     if (!a->numeric)
-        memcpy(to, a->text[i], BK_REPORT_TEXT);
+        memcpy(to, a->value[i].text, BK_REPORT_TEXT);
     else
-        snprintf(to, BK_REPORT_TEXT, a->x[i] == floor(a->x[i]) && fabs(a->x[i]) < 1e6 ? "%.0f" : "%.4g", a->x[i]);
+        snprintf(to, BK_REPORT_TEXT, a->value[i].x == floor(a->value[i].x) && fabs(a->value[i].x) < 1e6 ? "%.0f" : "%.4g", a->value[i].x);
 }
 
 static void put_label(bk_picture *p, const bk_report_axis *a, size_t i)

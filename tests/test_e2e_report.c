@@ -420,7 +420,7 @@ END_TEST
 
 static void put_row(char *to, size_t size, const char *axes, const char *status, double gap)
 {
-    char line[600], number[32] = "null";
+    char line[900], number[32] = "null";
     if (!strcmp(status, "done")) snprintf(number, sizeof number, "%g", gap);
     snprintf(line, sizeof line,
              "{\"point\": \"p<b>\", %s, \"status\": \"%s\", \"ppl_fp\": 10, \"ppl_init\": 20, \"ppl_final\": %s, "
@@ -483,6 +483,43 @@ START_TEST(seeds_are_averaged)
     shows("<td>W4A8KV4</td><td class=\"n\">2.0000</td><td class=\"n\">2.0000</td><td class=\"n\">0.5000</td><td "
           "class=\"n\">3</td>");
     shows("A heat map needs two axes.");
+}
+END_TEST
+
+/* Values that differ behind what a table shows of them. */
+START_TEST(points_that_differ_late_are_not_averaged)
+{
+    char rows[4000] = "", axes[200];
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    for (int k = 0; k < 4; k++) {
+        snprintf(axes, sizeof axes, "\"model\": \"/a/folder/of/a/name/that/does/not/fit/into/the/table/m%d\", \"seed\": %lld",
+                 k / 2, 9007199254740990LL + k % 2);
+        put_row(rows, sizeof rows, axes, "done", k / 2 + 1);
+    }
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("<td class=\"n\">1.0000</td><td class=\"n\">0.0000</td><td class=\"n\">2</td>");
+    shows("<td class=\"n\">2.0000</td><td class=\"n\">0.0000</td><td class=\"n\">2</td>");
+}
+END_TEST
+
+START_TEST(a_sweep_of_many_axes_keeps_its_points_apart)
+{
+    char rows[8000] = "", axes[400];
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    for (int k = 0; k < 2; k++) {
+        snprintf(axes, sizeof axes,
+                 "\"scheme\": \"a\", \"train.epochs\": 1, \"train.lr_quant\": 1, \"train.lr_weight\": 1, \"train.loss\": \"mse\", "
+                 "\"train.batch\": 1, \"data.validation\": 1, \"data.training.samples\": 1, \"data.training.seqlen\": %d",
+                 k + 1);
+        put_row(rows, sizeof rows, axes, "done", k + 1);
+    }
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("data.training.seqlen");
+    shows("<td>2</td><td class=\"n\">2.0000</td><td class=\"n\">2.0000</td>");
 }
 END_TEST
 
@@ -559,6 +596,8 @@ int main(void)
         tcase_add_test(t, a_sweep_over_two_axes_has_lines_and_a_map);
         tcase_add_test(t, what_brick_sweep_writes_is_shown);
         tcase_add_test(t, seeds_are_averaged);
+        tcase_add_test(t, points_that_differ_late_are_not_averaged);
+        tcase_add_test(t, a_sweep_of_many_axes_keeps_its_points_apart);
         tcase_add_test(t, a_sweep_without_results_says_so);
         tcase_add_test(t, hostile_axes_stay_axes);
         suite_add_tcase(s, t);
