@@ -31,7 +31,7 @@ void bk_progress_clear_line(void)
 
 char *bk_time_text(double s, char *to, size_t size)
 {
-    long n = (long)(s + 0.5);
+    long n = s > 0 ? (long)(s < 1e9 ? s + 0.5 : 1e9) : 0; /* files may say anything */
     if (n >= 3600)
         snprintf(to, size, "%ldh%02ldm", n / 3600, n / 60 % 60);
     else if (n >= 60)

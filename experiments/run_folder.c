@@ -112,7 +112,7 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
     static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial",
-                                       "run.lock", "log.txt", BK_BEACON_FILE, "report"};
+                                       "run.lock", "run.lock.break", "log.txt", BK_BEACON_FILE, "report"};
     DIR *d = opendir(r->dir);
     bk_status st = BK_OK;
     if (!d) return bk_fail_errno(err, "%s", r->dir);

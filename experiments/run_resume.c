@@ -1,5 +1,6 @@
 /* How an unfinished run goes on. checkpoint.h5 is written after a block's shard and its lines of metrics.jsonl are on the disk, and carries the
  * SHA-256 of both: what does not match is trained again, from the first such block on, with the same bytes. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 
 static const char *const result_name[] = {"loss_init", "loss_final", "seconds", "epoch_kept", "halvings", "floored", "fell_back", "metrics_bytes"};
 #define N_RESULTS ((int)(sizeof result_name / sizeof result_name[0]))
+#define N_REAL 3             /* the first ones; the others are whole numbers */
+#define LARGEST_WHOLE 0x1p53 /* that a double tells apart */
 
 static double get_result(const bk_block_result *b, int k)
 {
@@ -23,8 +26,8 @@ static void set_result(bk_block_result *b, int k, double v)
 {
     double *real[] = {&b->loss_init, &b->loss_final, &b->seconds};
     int64_t *whole[] = {&b->epoch_kept, &b->halvings, &b->floored, &b->fell_back, &b->metrics_bytes};
-    if (k < 3) *real[k] = v;
-    else *whole[k - 3] = (int64_t)v;
+    if (k < N_REAL) *real[k] = v;
+    else *whole[k - N_REAL] = (int64_t)v;
 }
 
 #define DIGITS 64
@@ -78,7 +81,10 @@ static bk_status get_results(bk_run *r, bk_store *s, int64_t *next, bk_error *er
     for (int k = 0; !st && k < N_RESULTS; k++) {
         snprintf(name, sizeof name, "/results/%s", result_name[k]);
         st = bk_store_get(s, name, BK_STORE_F64, 1, &layers, v, err);
-        for (int64_t l = 0; !st && l < layers; l++) set_result(&r->block[l], k, v[l]);
+        for (int64_t l = 0; !st && l < layers; l++) {
+            if (k >= N_REAL && !(fabs(v[l]) < LARGEST_WHOLE)) st = bk_fail(err, BK_EFORMAT, "%s of block %lld is %g", result_name[k], (long long)l, v[l]);
+            else set_result(&r->block[l], k, v[l]);
+        }
     }
     for (int k = 0; !st && k < N_HASHES; k++) {
         snprintf(name, sizeof name, "/results/%s", hash_name[k]);

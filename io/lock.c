@@ -44,7 +44,7 @@ static void describe_myself(process *me)
     *me = (process){.pid = (long)getpid(), .start = start_of((long)getpid())};
     me->space = stat("/proc/self/ns/pid", &space) == 0 ? (unsigned long long)space.st_ino : 0;
     if (read_small("/proc/sys/kernel/random/boot_id", text, sizeof text)) sscanf(text, "%8x", &me->boot);
-    if (gethostname(me->host, sizeof me->host - 1) != 0) strcpy(me->host, "unknown");
+    if (gethostname(me->host, sizeof me->host - 1) != 0 || !*me->host) strcpy(me->host, "unknown");
     for (char *c = me->host; *c; c++)
         if (*c == '/' || *c <= ' ') *c = '_';
 }

@@ -37,7 +37,7 @@ static bk_status add_line(FILE *to, const char *dir, const char *name, const cha
     bk_status st = BK_OK;
     if (is_listed(path, name, but)) {
         st = bk_sha256_file(path, hex, err);
-        if (!st) fprintf(to, "%s  %s\n", hex, name); /* into memory: fails at fclose, if at all */
+        if (!st) fprintf(to, "%s  %s\n", hex, name);
     }
     free(path);
     return st;
@@ -57,7 +57,8 @@ bk_status bk_sums_of(const char *dir, const char *const *but, char **text, bk_er
         free(entry[i]);
     }
     free(entry);
-    if (to && fclose(to) != 0 && !st) st = bk_fail(err, BK_ENOMEM, "%s: out of memory", dir);
+    bool bad = to && ferror(to); /* which fclose need not tell */
+    if (to && (fclose(to) != 0 || bad) && !st) st = bk_fail(err, BK_ENOMEM, "%s: out of memory", dir);
     if (!st) return BK_OK;
     free(*text);
     *text = NULL;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "io/file.h"
 #include "tests/e2e.h"
@@ -271,6 +272,15 @@ START_TEST(a_refused_run_leaves_its_folder_free)
 }
 END_TEST
 
+/* As it is left by a brick that was killed while it took over the lock of one that was killed before. */
+START_TEST(a_lock_that_was_being_broken_is_no_file_of_others)
+{
+    ck_assert_int_eq(mkdir("a", 0777), 0);
+    ck_assert_int_eq(symlink("1.1.1.00000001@nowhere", "a/run.lock.break"), 0);
+    e2e_brick(0, "run run.yaml --out a");
+}
+END_TEST
+
 START_TEST(groups_of_one_are_legal)
 {
     e2e_brick(0, "run run.yaml --set quant.weight.granularity=group --set quant.weight.group=1 --out a");
@@ -437,6 +447,7 @@ int main(void)
     tcase_add_loop_test(t, model_config_is_refused_by_name, 0, sizeof configs / sizeof configs[0]);
     tcase_add_loop_test(t, settings_that_do_not_fit_are_refused, 0, sizeof settings / sizeof settings[0]);
     tcase_add_test(t, a_refused_run_leaves_its_folder_free);
+    tcase_add_test(t, a_lock_that_was_being_broken_is_no_file_of_others);
     tcase_add_test(t, groups_of_one_are_legal);
     tcase_add_test(t, shards_that_are_not_there_are_named);
     tcase_add_test(t, stale_shards_are_not_mixed_in);
