@@ -13,7 +13,8 @@
 #include "io/lock.h"
 
 #define PATH_ROOM 4400
-#define TAIL      4096 /* bytes at the end of metrics.jsonl and log.txt that are looked at: many lines */
+#define TAIL      4096 /* bytes at the end of metrics.jsonl and log.txt that are looked at first */
+#define MOST      ((size_t)1 << 28)
 
 static const char *in_dir(const char *dir, const char *name, char to[PATH_ROOM])
 {
@@ -39,19 +40,24 @@ bool bk_is_run_folder(const char *dir)
     return has(dir, "config.yaml") && (has(dir, "manifest.json") || lock_of(dir) != BK_LOCK_NONE);
 }
 
-/* The last bytes of a file, from the start of a line; "" if there is none. */
-static void tail(const char *dir, const char *name, char to[TAIL + 1])
+/* At most the last `most` bytes of a file, from the start of a line, malloc'd; NULL if there is none. *all: it is the
+ * whole file. */
+static char *tail(const char *dir, const char *name, size_t most, bool *all)
 {
     char path[PATH_ROOM];
-    to[0] = 0;
-    int fd = open(in_dir(dir, name, path), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return;
-    off_t size = lseek(fd, 0, SEEK_END), from = size > TAIL ? size - TAIL : 0;
-    ssize_t n = pread(fd, to, TAIL, from);
+    *all = true;
+    int fd = open(in_dir(dir, name, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait at a FIFO */
+    if (fd < 0) return NULL;
+    off_t size = lseek(fd, 0, SEEK_END), from = size > (off_t)most ? size - (off_t)most : 0;
+    char *text = malloc(most + 1);
+    ssize_t n = text ? pread(fd, text, most, from) : 0;
     close(fd);
-    to[n > 0 ? n : 0] = 0;
-    char *line = from ? strchr(to, '\n') : NULL;
-    if (line) memmove(to, line + 1, strlen(line));
+    if (!text) return NULL;
+    text[n > 0 ? n : 0] = 0;
+    *all = from == 0;
+    char *line = from ? strchr(text, '\n') : NULL;
+    if (line) memmove(text, line + 1, strlen(line));
+    return text;
 }
 
 /* Takes the last line that has its end off the text and returns it, NULL if there is none; what stands behind it is a
@@ -65,13 +71,23 @@ static char *pop_line(char *text)
     return before ? before + 1 : text;
 }
 
+/* A line has every step of an epoch, so it may be longer than what is looked at first. */
+static bk_json *last_metrics(const char *dir)
+{
+    bk_json *o = NULL;
+    bool all = false;
+    for (size_t most = TAIL; !o && !all && most <= MOST; most *= 16) {
+        char *text = tail(dir, "metrics.jsonl", most, &all), *line;
+        while (!o && text && (line = pop_line(text)))
+            if (bk_json_parse(line, strlen(line), "metrics.jsonl", &o, NULL)) o = NULL;
+        free(text);
+    }
+    return o;
+}
+
 static void read_metrics(const char *dir, bk_run_view *v)
 {
-    char text[TAIL + 1], *line;
-    bk_json *o = NULL;
-    tail(dir, "metrics.jsonl", text);
-    while (!o && (line = pop_line(text)))
-        if (bk_json_parse(line, strlen(line), "metrics.jsonl", &o, NULL)) o = NULL;
+    bk_json *o = last_metrics(dir);
     v->block = bk_json_int(bk_json_get(o, "block"), -1);
     v->epoch = bk_json_int(bk_json_get(o, "epoch"), 0);
     v->loss = bk_json_num(bk_json_get(o, "loss"), NAN);
@@ -82,10 +98,11 @@ static void read_metrics(const char *dir, bk_run_view *v)
 /* An error ends a log, but for the line that says how to go on. */
 static void read_why(const char *dir, bk_run_view *v)
 {
-    char text[TAIL + 1], *line;
-    tail(dir, "log.txt", text);
-    for (int i = 0; i < 2 && !*v->why && (line = pop_line(text)); i++)
+    bool all;
+    char *text = tail(dir, "log.txt", TAIL, &all), *line;
+    for (int i = 0; i < 2 && text && !*v->why && (line = pop_line(text)); i++)
         if (strncmp(line, "error ", 6) == 0) bk_visible(line + 6, strlen(line + 6), v->why, sizeof v->why);
+    free(text);
 }
 
 static bool read_summary(const char *dir, bk_run_view *v)

@@ -241,6 +241,19 @@ START_TEST(long_metrics_are_read_from_their_end)
 }
 END_TEST
 
+START_TEST(an_epoch_of_many_steps_is_read)
+{
+    FILE *f = fopen(at("metrics.jsonl"), "w");
+    fputs("{\"block\": 2, \"epoch\": 1}\n{\"block\": 2, \"epoch\": 2, \"losses\": [0", f);
+    for (int i = 0; i < 20000; i++) fprintf(f, ", %.17g", 1.0 / (i + 3));
+    fputs("], \"loss\": 0.5}\n", f);
+    fclose(f);
+    look();
+    ck_assert_int_eq(view.epoch, 2);
+    ck_assert_double_eq(view.loss, 0.5);
+}
+END_TEST
+
 START_TEST(run_that_has_just_begun_is_no_error)
 {
     hold_lock();
@@ -379,6 +392,7 @@ int main(void)
     tcase_add_test(t, running_run_shows_block_epoch_and_losses);
     tcase_add_loop_test(t, half_a_line_of_metrics_is_passed_over, 0, sizeof half / sizeof half[0]);
     tcase_add_test(t, long_metrics_are_read_from_their_end);
+    tcase_add_test(t, an_epoch_of_many_steps_is_read);
     tcase_add_test(t, run_that_has_just_begun_is_no_error);
     tcase_add_test(t, free_lock_without_summary_is_a_stopped_run);
     tcase_add_test(t, files_of_others_do_not_steer_the_terminal);
