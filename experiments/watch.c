@@ -10,6 +10,7 @@
 #include "experiments/options.h"
 #include "experiments/printable.h"
 #include "experiments/progress.h"
+#include "experiments/report.h"
 #include "experiments/terminal.h"
 #include "experiments/verbs.h"
 #include "experiments/watch_text.h"
@@ -38,6 +39,7 @@ typedef struct watch {
     double moved; /* when a run was seen going on */
     int count[3]; /* of runs, by state */
     bool sweep;   /* the folder is one of a sweep */
+    bool led;     /* a sweep was seen going on in it */
 } watch;
 
 static void free_items(item *run, int n)
@@ -225,11 +227,12 @@ static bool sweep_goes_on(const char *dir)
     return held;
 }
 
-static bool ended(const watch *w)
+static bool ended(watch *w)
 {
-    if (w->count[BK_VIEW_RUNNING]) return false;
-    if (w->sweep) return !sweep_goes_on(w->dir);
-    return !w->folder || bk_seconds() - w->moved > STILL_S;
+    bool led = w->folder && sweep_goes_on(w->dir);
+    w->led = w->led || led;
+    if (w->count[BK_VIEW_RUNNING] || led) return false;
+    return !w->folder || w->led || bk_seconds() - w->moved > STILL_S;
 }
 
 /* False when a signal came, or when nobody reads any more. */
@@ -270,19 +273,11 @@ static bk_status advise(const watch *w, bk_error *err)
                      : bk_fail(err, BK_EIO, "%s: the run has ended without a result", w->dir);
 }
 
-static bool is_sweep(const char *dir)
-{
-    char *lock = bk_path_join(dir, SWEEP_LOCK);
-    bool is = lock && bk_exists(lock);
-    free(lock);
-    return is;
-}
-
 static bk_status open_watch(watch *w, bk_error *err)
 {
     if (strlen(w->dir) > 4000) return bk_fail(err, BK_EINVAL, "the name of the folder is too long");
     w->folder = bk_is_dir(w->dir) && !bk_is_run_folder(w->dir);
-    w->sweep = w->folder && is_sweep(w->dir);
+    w->sweep = w->folder && (bk_report_is_sweep(w->dir) || sweep_goes_on(w->dir));
     if (w->folder) {
         BK_TRY(find_runs(w, err));
         return w->n || w->sweep

@@ -183,20 +183,45 @@ START_TEST(folder_of_runs_is_a_table)
 END_TEST
 
 /* As long as the sweep itself goes on, a moment without a run is not the end. */
-START_TEST(folder_of_a_sweep_is_followed_until_the_sweep_ends)
+static void follows_the_sweep(int status)
 {
-    e2e_brick(0, "run run.yaml --out r/a");
     bk_error err = {0};
     bk_lock lock = {0};
     bk_lock_owner owner;
+    time_t begin = time(NULL);
     ck_assert_int_eq(bk_lock_try(&lock, "r/sweep.lock", &owner, &err), BK_OK);
     pid_t watch = e2e_start("watch r --interval 0.1");
-    nanosleep(&(struct timespec){0, 500000000}, NULL);
+    nanosleep(&(struct timespec){0, 700000000}, NULL);
     ck_assert_int_eq(waitpid(watch, NULL, WNOHANG), 0);
     bk_lock_release(&lock);
-    ck_assert_int_eq(e2e_wait(watch), 0);
+    ck_assert_int_eq(e2e_wait(watch), status);
+    ck_assert_msg(time(NULL) - begin < 8, "the end of the sweep was not noticed");
+}
+
+START_TEST(folder_of_a_sweep_is_followed_until_the_sweep_ends)
+{
+    e2e_brick(0, "run run.yaml --out r/a");
+    follows_the_sweep(0);
     out = e2e_text("out");
     has("a: finished: perplexity");
+    free(out);
+}
+END_TEST
+
+START_TEST(sweep_is_followed_before_its_first_run)
+{
+    ck_assert_int_eq(mkdir("r", 0777), 0);
+    follows_the_sweep(0);
+}
+END_TEST
+
+START_TEST(stopped_runs_of_a_sweep_go_on_with_the_sweep)
+{
+    end(long_run("r/a"), SIGKILL);
+    follows_the_sweep(3);
+    out = e2e_text("out");
+    has("the same `brick sweep` goes on");
+    ck_assert_ptr_null(strstr(out, "go on with:"));
     free(out);
 }
 END_TEST
@@ -269,6 +294,8 @@ int main(void)
     tcase_add_test(t, terminal_is_redrawn_in_place);
     tcase_add_test(t, folder_of_runs_is_a_table);
     tcase_add_test(t, folder_of_a_sweep_is_followed_until_the_sweep_ends);
+    tcase_add_test(t, sweep_is_followed_before_its_first_run);
+    tcase_add_test(t, stopped_runs_of_a_sweep_go_on_with_the_sweep);
     tcase_add_test(t, watching_does_not_keep_a_run_from_starting);
     tcase_add_test(t, progress_that_cannot_be_written_changes_nothing);
     tcase_add_test(t, folder_that_is_no_run_is_refused);
