@@ -40,8 +40,8 @@ bk_status bk_check_cancelled(bk_error *err)
     return signalled ? bk_fail(err, BK_ECANCEL, "interrupted") : BK_OK;
 }
 
-/* A write to a closed pipe or beyond the file-size limit must come back as EPIPE or EFBIG, not end the program. Of children the
- * end must be told, also when who started us ignored that of his. */
+/* A write to a closed pipe or beyond the file-size limit must come back as EPIPE or EFBIG, not end the program. Of
+ * children the end must be told, also when who started us ignored that of his. */
 void bk_signals_install(void)
 {
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};

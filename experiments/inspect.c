@@ -369,7 +369,8 @@ bk_status bk_inspect(const bk_inspect_options *o, FILE *out, bk_error *err)
 
 /* ---- the verb ---- */
 
-/* Waits for the child. A signal that it has not followed after a turn, since it came to the parent alone, is passed on. */
+/* Waits for the child. A signal that it has not followed after a turn, since it came to the parent alone, is passed
+ * on. */
 static int end_of(pid_t child, const sigset_t *ended)
 {
     const struct timespec turn = {1, 0};

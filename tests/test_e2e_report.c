@@ -492,7 +492,8 @@ START_TEST(points_that_differ_late_are_not_averaged)
     char rows[4000] = "", axes[200];
     ck_assert_int_eq(mkdir("s", 0777), 0);
     for (int k = 0; k < 4; k++) {
-        snprintf(axes, sizeof axes, "\"model\": \"/a/folder/of/a/name/that/does/not/fit/into/the/table/m%d\", \"seed\": %lld",
+        snprintf(axes, sizeof axes,
+                 "\"model\": \"/a/folder/of/a/name/that/does/not/fit/into/the/table/m%d\", \"seed\": %lld",
                  k / 2, 9007199254740990LL + k % 2);
         put_row(rows, sizeof rows, axes, "done", k / 2 + 1);
     }
@@ -510,8 +511,9 @@ START_TEST(a_sweep_of_many_axes_keeps_its_points_apart)
     ck_assert_int_eq(mkdir("s", 0777), 0);
     for (int k = 0; k < 2; k++) {
         snprintf(axes, sizeof axes,
-                 "\"scheme\": \"a\", \"train.epochs\": 1, \"train.lr_quant\": 1, \"train.lr_weight\": 1, \"train.loss\": \"mse\", "
-                 "\"train.batch\": 1, \"data.validation\": 1, \"data.training.samples\": 1, \"data.training.seqlen\": %d",
+                 "\"scheme\": \"a\", \"train.epochs\": 1, \"train.lr_quant\": 1, \"train.lr_weight\": 1, "
+                 "\"train.loss\": \"mse\", \"train.batch\": 1, \"data.validation\": 1, "
+                 "\"data.training.samples\": 1, \"data.training.seqlen\": %d",
                  k + 1);
         put_row(rows, sizeof rows, axes, "done", k + 1);
     }
