@@ -49,6 +49,9 @@ static bk_status find(const bk_store *s, const char *file, const char *path, con
 static bk_status split_against(const bk_inspect_options *o, char **file, const char **path, bk_error *err)
 {
     const char *colon = bk_exists(o->against) ? NULL : strrchr(o->against, ':');
+    if (!colon && o->path && *o->against == '/' && !bk_exists(o->against))
+        return bk_fail(err, BK_EIO, "%s: no such file; of %s itself it is --against :%s", o->against, o->file,
+                       o->against);
     size_t n = colon ? (size_t)(colon - o->against) : strlen(o->against);
     *path = colon && colon[1] ? colon + 1 : o->path ? o->path : "/";
     *file = n ? strndup(o->against, n) : strdup(o->file);
@@ -311,7 +314,7 @@ static bk_status compare_with(bk_view *v, bk_store *other, const char *path, FIL
 static bk_status compare(bk_view *v, FILE *out, bk_error *err)
 {
     char *file = NULL;
-    const char *path;
+    const char *path = NULL;
     bk_store *other = NULL;
     BK_TRY(split_against(v->opt, &file, &path, err));
     v->other_file = file;

@@ -115,13 +115,14 @@ static void print_data(const plan *p)
 {
     static const char *const how[] = {
         [BK_AS_ASKED] = "  (not there)", [BK_BY_SIZE] = "  (by its size)", [BK_COUNTED] = ""};
+    static const char all[] = "  (not there: as many as WikiText-2 has)";
     puts("data");
     for (int i = 0; i < BK_PLAN_SETS; i++) {
         const bk_plan_set *s = &p->set[i];
         int64_t validation = i == BK_PLAN_TRAINING ? bk_plan_counts(&p->cfg, p->set).validation : 0;
         if (!s->used) continue;
         printf("  %-11s %7lld x %-5lld  %s%s\n", s->name, (long long)(s->given - validation), (long long)s->seqlen,
-               s->path, how[s->source]);
+               s->path, s->asked < 0 && s->source == BK_AS_ASKED ? all : how[s->source]);
         if (validation)
             printf("  %-11s %7lld x %-5lld  behind them\n", "validation", (long long)validation, (long long)s->seqlen);
     }
@@ -143,7 +144,8 @@ static void print_seconds(double s, int width)
 {
     if (s < 90) printf("%*.0f s", width, s);
     else if (s < 5400) printf("%*.1f min", width, s / 60);
-    else printf("%*.1f h", width, s / 3600);
+    else if (s < 172800) printf("%*.1f h", width, s / 3600);
+    else printf("%*.0f days", width, s / 86400);
 }
 
 /* Bytes as a person reads them. Returns `to`. */

@@ -168,9 +168,10 @@ static void draw_losses(const bk_report_run *r, const history *h, bk_picture *p,
                   "set cblabel 'block' offset 1.2,0\n"
                   "set colorbox user origin 0.85,0.1 size 0.02,0.38\n"
                   "set format cb '%%.0f'\n"
+                  "set cbtics 0,%lld\n"
                   "plot $curves using 1:2:3 with linespoints lw 1.2 pt 7 ps 0.25 lc palette notitle\n"
                   "unset multiplot\n",
-                  (long long)(h->blocks > 1 ? h->blocks - 1 : 1));
+                  (long long)(h->blocks > 1 ? h->blocks - 1 : 1), (long long)(h->blocks / 8 + 1));
 }
 
 void bk_report_losses(const bk_report_run *r, bk_picture *p)

@@ -246,6 +246,8 @@ START_TEST(what_cannot_be_compared_says_so)
     HAS(said, "is a group");
     ck_assert_int_eq(VERB(said, a, "/x", "--against", absent), 3);
     HAS(said, "nowhere.h5");
+    ck_assert_int_eq(VERB(said, a, "/x", "--against", "/ref"), 3); /* the colon was forgotten */
+    HAS(said, "--against :/ref");
     ck_assert_int_eq(VERB(said, a, "/x", "--against", ":/y"), 2);
     HAS(said, "has no /y");
 }
