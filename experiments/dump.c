@@ -12,6 +12,8 @@
 #include "io/file.h"
 #include "io/store.h"
 
+#define SCHEMA "brick.dump"
+
 typedef struct dump_args {
     const char *model, *text, *sites, *out, *blocks, *dtype, *bos, *join, *overflow, *backend;
     bk_runner_choice choice;
@@ -157,7 +159,7 @@ static bk_status open_store(dump_state *s, bk_error *err)
     char *config = dump_config(s, ids_sha256);
     if (!config) return bk_fail(err, BK_ENOMEM, "no memory to describe the dump");
     const bk_rotation *rotation = bk_source_rotation(s->runner.src);
-    bk_store_meta meta = {.schema = "brick.dump",
+    bk_store_meta meta = {.schema = SCHEMA,
                           .model = bk_model_name(s->lab.model),
                           .model_sha256 = sha256,
                           .config = config,
@@ -264,18 +266,19 @@ static bk_status dump_blocks(dump_state *s, bk_error *err)
     return BK_OK;
 }
 
-/* --out with the name of a text or a model would lose it: only an HDF5 file is replaced. */
+/* --out with the name of a text, a model or another file of a run would lose it: only a dump, or an empty file, is replaced. */
 static bk_status check_out(const char *path, bk_error *err)
 {
-    static const unsigned char magic[4] = {0x89, 'H', 'D', 'F'};
-    unsigned char head[sizeof magic] = {0};
     bk_file f;
+    bk_store *old = NULL;
     if (bk_file_open(&f, path, NULL)) return BK_OK; /* absent or no file: bk_store_create says what it is */
-    bk_status st = f.size < sizeof head ? BK_OK : bk_file_read(&f, 0, head, sizeof head, err);
-    bool replace = f.size == 0 || memcmp(head, magic, sizeof magic) == 0;
+    bool empty = f.size == 0;
     bk_file_close(&f);
-    if (st || replace) return st;
-    return bk_fail(err, BK_EINVAL, "%s: exists and is no HDF5 file; remove it or give another --out", path);
+    if (empty) return BK_OK;
+    if (bk_store_open(&old, path, SCHEMA, NULL))
+        return bk_fail(err, BK_EINVAL, "%s: exists and is no dump that can be read; remove it or give another --out", path);
+    bk_store_close(old);
+    return BK_OK;
 }
 
 static bk_status dump(dump_state *s, bk_error *err)

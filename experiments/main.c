@@ -1,5 +1,6 @@
 /* brick VERB ...: finds the verb, runs it, and looks whether what it printed arrived. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -94,10 +95,20 @@ static int dispatch(int argc, char **argv)
     return unknown_verb(argv[1]);
 }
 
+/* Where 0, 1 or 2 is closed, the next file that is opened takes its place and gets what is printed: /dev/null takes it first, for reading,
+ * so that printing still fails. */
+static void hold_standard_files(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+}
+
 /* A result that did not reach stdout is no success. A reader that left early (head) gets the code that SIGPIPE would have given. */
 static int flush_results(int code)
 {
-    errno = ENOSPC; /* what an earlier failed write most likely was */
+    errno = (fcntl(1, F_GETFL) & O_ACCMODE) == O_RDONLY ? EBADF : ENOSPC; /* what an earlier failed write most likely was */
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     struct pollfd out = {.fd = 1, .events = POLLOUT};
     bool closed = errno == EPIPE || (poll(&out, 1, 0) == 1 && out.revents & POLLERR);
@@ -112,6 +123,7 @@ int main(int argc, char **argv)
 {
     bk_error err = {0};
     set_clock(0, SIG_DFL);
+    hold_standard_files();
     bk_signals_install();
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* who reads a pipe gets whole lines, as they come */
     bk_status status = bk_log_init(&err);

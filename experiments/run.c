@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "experiments/estimate.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
 #include "experiments/plan.h"
@@ -137,7 +138,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     bool finished;
     double start = bk_seconds();
     BK_TRY(timed(r, T_LOAD, open_model, err));
-    BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), r->cfg.prefix.mode == BK_PREFIX_GIVEN ? r->cfg.prefix.n_ids : 0, err));
+    BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), bk_estimate_prefix(&r->cfg), err));
     BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r, err);

@@ -56,12 +56,13 @@ bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_erro
     return st;
 }
 
+static const char *const data_name[] = {"detection", "calibration", "training", "evaluation"};
+
 static bk_json *manifest_of(const bk_run *r)
 {
     bk_json *o = bk_json_object();
     const char *flavour = r->lab.be->flavour ? r->lab.be->flavour() : "";
     const bk_ledger *l[] = {&r->detection.ledger, &r->calibration.ledger, &r->training.ledger, &r->evaluation.ledger};
-    static const char *const name[] = {"detection", "calibration", "training", "evaluation"};
     bk_json_set(o, "version", bk_json_of_str(BK_VERSION, strlen(BK_VERSION)));
     bk_json_set(o, "model", bk_json_of_str(r->cfg.model, strlen(r->cfg.model)));
     bk_json_set(o, "model_sha256", bk_json_of_str(r->model_sha, strlen(r->model_sha)));
@@ -76,27 +77,55 @@ static bk_json *manifest_of(const bk_run *r)
         bk_json_set(d, "shorter", bk_json_of_int(l[i]->shorter));
         bk_json_set(d, "tokens", bk_json_of_int(l[i]->tokens));
         bk_json_set(d, "bos_inside", bk_json_of_int(l[i]->bos_inside));
-        bk_json_set(o, name[i], d);
+        bk_json_set(o, data_name[i], d);
     }
     bk_json_set(o, "seed", bk_json_of_int(r->cfg.seed));
     return o;
+}
+
+static bk_status same_member(const bk_run *r, const bk_json *old, const char *name, const char *now, bk_error *err)
+{
+    const char *was = bk_json_str(bk_json_get(old, name), "");
+    if (!strcmp(was, now)) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here; give another --out", r->dir, name, was, now);
+}
+
+static const char *text_of(const bk_json *manifest, int set)
+{
+    return bk_json_str(bk_json_get(bk_json_get(manifest, data_name[set]), "sha256"), "");
+}
+
+static bk_status same_text(const bk_run *r, const bk_json *old, int set, const char *now, bk_error *err)
+{
+    if (!strcmp(text_of(old, set), now)) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed; give another --out", r->dir, data_name[set]);
 }
 
 /* What a resumed run must find as it was. */
 static bk_status compare_manifest(const bk_run *r, const bk_json *old, const bk_json *now, bk_error *err)
 {
     static const char *const top[] = {"version", "model_sha256", "openblas_core"};
-    static const char *const data[] = {"detection", "calibration", "training", "evaluation"};
-    for (size_t i = 0; i < sizeof top / sizeof top[0]; i++) {
-        const char *a = bk_json_str(bk_json_get(old, top[i]), ""), *b = bk_json_str(bk_json_get(now, top[i]), "");
-        if (strcmp(a, b)) return bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here", r->dir, top[i], a, b);
-    }
-    for (size_t i = 0; i < sizeof data / sizeof data[0]; i++) {
-        const char *a = bk_json_str(bk_json_get(bk_json_get(old, data[i]), "sha256"), "");
-        const char *b = bk_json_str(bk_json_get(bk_json_get(now, data[i]), "sha256"), "");
-        if (strcmp(a, b)) return bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed", r->dir, data[i]);
-    }
+    for (size_t i = 0; i < sizeof top / sizeof top[0]; i++) BK_TRY(same_member(r, old, top[i], bk_json_str(bk_json_get(now, top[i]), ""), err));
+    for (int i = 0; i < 4; i++) BK_TRY(same_text(r, old, i, text_of(now, i), err));
     return BK_OK;
+}
+
+/* The results of a finished run are those of the bytes that it read: of a model or text that has changed since, they say nothing. */
+static bk_status check_inputs(const bk_run *r, const char *manifest, bk_error *err)
+{
+    const bk_run_config *c = &r->cfg;
+    const bk_data_config *set[] = {&c->data.detection, &c->data.calibration, &c->data.training, &c->data.evaluation};
+    bk_json *old = NULL;
+    char hex[65];
+    BK_TRY(bk_sealed_load(manifest, &old, err));
+    bk_status st = same_member(r, old, "model_sha256", r->model_sha, err);
+    for (int i = 0; !st && i < 4; i++) {
+        if (!*text_of(old, i)) continue; /* was not needed */
+        st = bk_sha256_file(bk_run_config_text(c, set[i]), hex, err);
+        if (!st) st = same_text(r, old, i, hex, err);
+    }
+    bk_json_free(old);
+    return st;
 }
 
 static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
@@ -157,7 +186,7 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
     if (known && !*finished && !resume)
         return bk_fail(err, BK_EINVAL, "%s holds an unfinished run of this config: --resume continues it", r->dir);
     if (*finished) BK_TRY(check_finished(r, summary, resume, finished, err));
-    if (*finished) return BK_OK;
+    if (*finished) return check_inputs(r, manifest, err);
     if (!known) BK_TRY(write_config(r, config, err));
     return bk_log_open(log, err);
 }

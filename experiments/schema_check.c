@@ -151,17 +151,28 @@ static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_
     const struct {
         bool used;
         const char *key;
-        int64_t tokens;
-    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen},
-               {own, "data.calibration.seqlen", c->data.calibration.seqlen + prefix},
-               {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen + prefix},
-               {true, "data.evaluation.seqlen", c->data.evaluation.seqlen + prefix}};
+        int64_t tokens, prefix;
+    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen, 0},
+               {own, "data.calibration.seqlen", c->data.calibration.seqlen, prefix},
+               {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen, prefix},
+               {true, "data.evaluation.seqlen", c->data.evaluation.seqlen, prefix}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char text[160];
-        if (!all[i].used || all[i].tokens <= positions) continue;
-        snprintf(text, sizeof text, "%lld tokens with a prefix of %lld: the model has %lld positions", (long long)all[i].tokens, (long long)prefix,
-                 (long long)positions);
+        if (!all[i].used || all[i].tokens + all[i].prefix <= positions) continue;
+        snprintf(text, sizeof text, "%lld tokens behind a prefix of %lld go beyond the model's %lld positions", (long long)all[i].tokens,
+                 (long long)all[i].prefix, (long long)positions);
         return refuse(c, BK_EINVAL, all[i].key, err, text);
+    }
+    return BK_OK;
+}
+
+static bk_status check_skips(const bk_run_config *c, int64_t layers, bk_error *err)
+{
+    for (int64_t i = 0; i < c->quant.n_skip; i++) {
+        char text[160];
+        if (c->quant.skip[i].block < layers) continue;
+        snprintf(text, sizeof text, "there is no block %lld: the model has %lld, counted from 0", (long long)c->quant.skip[i].block, (long long)layers);
+        return refuse(c, BK_EINVAL, "quant.skip", err, text);
     }
     return BK_OK;
 }
@@ -171,6 +182,7 @@ bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *mod
     bk_error why = {0};
     if (c->prefix.mode == BK_PREFIX_GIVEN && bk_prefix_check(c->prefix.ids, c->prefix.n_ids, model->vocab, &why))
         return refuse(c, BK_EINVAL, "prefix.mode", err, why.msg);
+    BK_TRY(check_skips(c, model->layers, err));
     return check_lengths(c, model->max_positions, prefix, err);
 }
 

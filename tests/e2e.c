@@ -23,6 +23,7 @@
 static char root[64], program[4096], preload[4096];
 static long limit, memory;
 static int stdout_fd = -1;
+static bool closed;
 static bk_error err;
 
 static void must(bk_status st)
@@ -55,6 +56,7 @@ static void child(char *const *argv)
     if (limit && setrlimit(RLIMIT_FSIZE, &size) != 0) _exit(99);
     size = (struct rlimit){(rlim_t)memory, (rlim_t)memory};
     if (memory && setrlimit(RLIMIT_AS, &size) != 0) _exit(99);
+    for (int fd = 0; closed && fd <= 2; fd++) close(fd);
     execv(program, argv);
     _exit(98);
 }
@@ -169,6 +171,11 @@ void e2e_count(long calls[3], const char *words)
 void e2e_stdout(int fd)
 {
     stdout_fd = fd;
+}
+
+void e2e_closed(bool all_three)
+{
+    closed = all_three;
 }
 
 /* --- folders --- */

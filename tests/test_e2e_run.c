@@ -126,6 +126,40 @@ START_TEST(a_finished_run_is_left_alone)
 }
 END_TEST
 
+static void finished_is_refused(const char *file, const char *words)
+{
+    char *text = e2e_text(file);
+    e2e_append(file, " ");
+    e2e_brick(2, "run run.yaml --out a");
+    e2e_said(words);
+    e2e_write(file, text);
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_said("finished");
+    free(text);
+}
+
+START_TEST(a_finished_run_is_no_result_of_inputs_that_changed)
+{
+    static const char *const own[] = {"train", "train", "calib", "eval"};
+    e2e_copy_tree("../m", "m");
+    e2e_config("m", NULL);
+    for (int i = 0; i < 4; i++) {
+        char was[64], is[64];
+        snprintf(was, sizeof was, "../m/%s.txt", own[i]);
+        snprintf(is, sizeof is, "m/%s.txt", own[i]);
+        e2e_replace("run.yaml", was, is);
+    }
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_flip("m/model.safetensors", -1);
+    e2e_brick(2, "run run.yaml --out a");
+    e2e_said("model_sha256");
+    e2e_flip("m/model.safetensors", -1);
+    finished_is_refused("m/train.txt", "another detection text");
+    finished_is_refused("m/calib.txt", "another calibration text");
+    finished_is_refused("m/eval.txt", "another evaluation text");
+}
+END_TEST
+
 /* A run that was ended when its blocks were trained, in the folder a. */
 static void unfinished(void)
 {
@@ -335,6 +369,7 @@ int main(void)
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(t, a_single_step_is_training);
     tcase_add_test(t, a_finished_run_is_left_alone);
+    tcase_add_test(t, a_finished_run_is_no_result_of_inputs_that_changed);
     tcase_add_test(t, an_unfinished_run_is_continued_only_when_asked);
     tcase_add_test(t, resuming_with_another_config_names_the_key);
     tcase_add_test(t, resuming_with_another_model_is_refused);

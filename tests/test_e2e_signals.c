@@ -170,6 +170,22 @@ START_TEST(full_stdout_is_no_success_of_any_verb)
 }
 END_TEST
 
+START_TEST(nothing_is_printed_into_files_that_took_the_place_of_closed_ones)
+{
+    full_run();
+    e2e_closed(true);
+    e2e_brick(5, "run run.yaml --out a");
+    e2e_closed(false);
+    e2e_same_run("full", "a");
+    char *log = e2e_text("a/log.txt"), *progress = e2e_text("a/progress.json");
+    ck_assert_msg(!strstr(log, "ln(ppl"), "the table is in log.txt:\n%s", log);
+    ck_assert_msg(!strstr(progress, "done in"), "messages are in progress.json:\n%s", progress);
+    free(log);
+    free(progress);
+    e2e_brick(0, "run run.yaml --out a");
+}
+END_TEST
+
 /* --- disks --- */
 
 static const long sizes[] = {2000, 6000, 12000, 25000, 50000, 120000};
@@ -240,6 +256,7 @@ int main(void)
     tcase_add_test(t, reader_that_left_is_no_success_but_the_run_is_whole);
     tcase_add_test(t, full_stdout_is_no_success_but_the_run_is_whole);
     tcase_add_loop_test(t, full_stdout_is_no_success_of_any_verb, 0, sizeof talkers / sizeof talkers[0]);
+    tcase_add_test(t, nothing_is_printed_into_files_that_took_the_place_of_closed_ones);
     tcase_add_loop_test(t, limit_of_file_size_is_a_full_disk, 0, LIMITS);
     tcase_add_test(t, full_disk_loses_nothing);
     tcase_add_test(t, folder_that_cannot_be_made_is_an_error);

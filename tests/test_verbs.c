@@ -415,6 +415,24 @@ START_TEST(dump_does_not_replace_a_file_that_is_no_dump)
 }
 END_TEST
 
+START_TEST(dump_does_not_replace_another_file_of_a_run)
+{
+    bk_store *s;
+    bk_store_meta meta = {.schema = "brick.checkpoint", .model = "m"};
+    ck_assert_int_eq(bk_store_create(&s, out, &meta, 0, &err), BK_OK);
+    ck_assert_int_eq(bk_store_commit(s, &err), BK_OK);
+    ck_assert_int_eq(DUMP("--sites", "key", "--seqlen", "32", "--windows", "1"), BK_EXIT_USAGE);
+    ck_assert_int_eq(bk_store_open(&s, out, "brick.checkpoint", &err), BK_OK);
+    bk_store_close(s);
+}
+END_TEST
+
+START_TEST(dump_replaces_a_dump)
+{
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(DUMP("--sites", "key", "--seqlen", "32", "--windows", "1"), 0);
+}
+END_TEST
+
 START_TEST(dump_that_does_not_fit_leaves_nothing)
 {
     struct rlimit before;
@@ -631,6 +649,8 @@ int main(void)
     tcase_add_loop_test(d, dump_refuses_bad_blocks, 0, 8);
     tcase_add_test(d, dump_refuses_a_device_as_output);
     tcase_add_test(d, dump_does_not_replace_a_file_that_is_no_dump);
+    tcase_add_test(d, dump_does_not_replace_another_file_of_a_run);
+    tcase_add_test(d, dump_replaces_a_dump);
     tcase_add_test(d, dump_that_does_not_fit_leaves_nothing);
     tcase_add_test(o, outliers_finds_the_planted_tokens);
     tcase_add_test(o, outliers_chooses_the_prefix_from_what_it_found);
