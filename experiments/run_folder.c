@@ -12,7 +12,7 @@
 #include "io/sums.h"
 
 /* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
-static const char *const free_keys[] = {"!threads", NULL};
+static const char *const free_keys[] = {"!threads", "!store.keep", NULL};
 
 void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 {

@@ -9,7 +9,7 @@
 /* Points are compared by halving when these are the same: their losses are about the same targets. */
 static const char *const rival_keys[] = {"model", "seed", "data.", "train.loss", "train.target", NULL};
 /* Results do not depend on these. */
-static const char *const config_keys[] = {"!threads", NULL};
+static const char *const config_keys[] = {"!threads", "!store.keep", NULL};
 
 int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES])
 {
