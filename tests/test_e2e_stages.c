@@ -127,7 +127,8 @@ END_TEST
 START_TEST(damaged_shared_targets_are_made_anew)
 {
     run("--set store.keep=shared", "full");
-    ck_assert_int_eq(system("printf x | dd of=$(ls cache/targets-*/001.h5) bs=1 seek=9000 conv=notrunc status=none"), 0);
+    ck_assert_int_eq(system("f=$(ls cache/targets-*/001.h5); printf x | dd of=$f bs=1 seek=9000 conv=notrunc status=none"),
+                     0);
     run("--set store.keep=shared", "a");
     e2e_said("made anew");
     e2e_same_run("full", "a");
