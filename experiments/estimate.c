@@ -21,7 +21,8 @@
 #define FOUND_PREFIX 1          /* tokens, where the prefix has yet to be found: the least that it can be */
 #define CANDIDATES 11           /* of the grid, over its rounds */
 
-const char *const bk_part_name[BK_PART_COUNT] = {"equivalence", "outliers", "init", "train", "evaluate"};
+const char *const bk_part_name[BK_PART_COUNT] = {"equivalence", "outliers", "init",    "targets",
+                                               "train",       "rows",     "evaluate"};
 
 typedef struct estimator {
     const bk_run_config *c;
@@ -174,12 +175,24 @@ static bk_status init_memory(const estimator *e, double *block, double *more)
     return BK_OK;
 }
 
-/* Making the targets of a block: teacher, student and three batches on their way. */
-static bk_status targets_memory(const estimator *e, int64_t samples, int64_t tokens, double *out)
+static bool shares_targets(const estimator *e)
 {
-    double teacher, student, teach, study;
+    return bk_stage_used(BK_STAGE_TARGETS, e->c);
+}
+
+/* Samples that training and validation take through the blocks. */
+static int64_t target_samples(const estimator *e)
+{
+    return e->n.training + e->n.validation;
+}
+
+/* Making the targets of a block: teacher, student and three batches on their way. */
+static bk_status targets_memory(const estimator *e, bool with_student, double *out)
+{
+    int64_t samples = target_samples(e), tokens = e->c->data.training.seqlen;
+    double teacher, student = 0, teach, study = 0;
     BK_TRY(pass_bytes(e, false, false, samples, tokens, &teacher, &teach));
-    BK_TRY(pass_bytes(e, true, false, samples, tokens, &student, &study));
+    if (with_student) BK_TRY(pass_bytes(e, true, false, samples, tokens, &student, &study));
     *out = teacher + teach + student + study + stream_bytes(e, bk_pass_batch(samples, tokens), tokens);
     return BK_OK;
 }
@@ -215,17 +228,18 @@ static bk_status train_memory(const estimator *e, double *out)
     int64_t tokens = c->data.training.seqlen;
     double targets, steps;
     if (c->train.epochs == 0) return BK_OK;
-    BK_TRY(targets_memory(e, e->n.training + e->n.validation, tokens, &targets));
+    BK_TRY(targets_memory(e, true, &targets));
     BK_TRY(steps_memory(e, tokens, &steps));
     *out = weights_bytes(e) + max2(targets, steps);
     return BK_OK;
 }
 
-static bk_status evaluate_memory(const estimator *e, double *out)
+/* with_init: rows that are initialised for themselves. */
+static bk_status evaluate_memory(const estimator *e, bool with_init, double *out)
 {
     double block, pass, init = 0;
     int64_t tokens = e->c->data.evaluation.seqlen;
-    if (e->c->evaluate & BK_EVALUATE_ABLATION) BK_TRY(init_memory(e, &block, &init));
+    if (with_init) BK_TRY(init_memory(e, &block, &init));
     BK_TRY(pass_bytes(e, true, false, e->n.evaluation, tokens, &block, &pass));
     *out = weights_bytes(e) + block + pass + stream_memory(e, e->n.evaluation, tokens) + max2(head_bytes(e), init);
     return BK_OK;
@@ -244,8 +258,13 @@ static bk_status memory(const estimator *e, bk_estimate *out)
     }
     BK_TRY(init_memory(e, &block, &pass));
     m[BK_PART_INIT] = weights_bytes(e) + block + pass;
+    if (shares_targets(e)) {
+        BK_TRY(targets_memory(e, false, &pass));
+        m[BK_PART_TARGETS] = weights_bytes(e) + pass;
+    }
     BK_TRY(train_memory(e, &m[BK_PART_TRAIN]));
-    BK_TRY(evaluate_memory(e, &m[BK_PART_EVALUATE]));
+    BK_TRY(evaluate_memory(e, c->evaluate & BK_EVALUATE_ABLATION, &m[BK_PART_ROWS]));
+    BK_TRY(evaluate_memory(e, false, &m[BK_PART_EVALUATE]));
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (m[i] > 0) m[i] += base;
         out->peak = max2(out->peak, m[i]);
@@ -260,9 +279,9 @@ static void disk(const estimator *e, bk_estimate *out)
     const bk_run_config *c = e->c;
     const bk_config *cfg = e->cfg;
     int64_t tokens = c->data.training.seqlen, layers = cfg->layers, n, t;
-    double samples = (double)e->n.training + (double)e->n.validation;
-    double file = (c->train.target == BK_TARGET_BOTH ? 4 : 3) * samples * (double)tokens * (double)cfg->hidden *
-                  (double)bk_store_type_size((bk_store_type)c->store.dtype);
+    double one = (double)target_samples(e) * (double)tokens * (double)cfg->hidden *
+                 (double)bk_store_type_size((bk_store_type)c->store.dtype); /* dataset of a block */
+    double file = one * ((shares_targets(e) ? 1 : 3) + (c->train.target == BK_TARGET_BOTH ? 1 : 0));
     double alive = c->store.keep == BK_TARGETS_ALL ? (double)layers : layers > 1 ? 2 : 1;
     double weights = (double)bk_config_block_weights(cfg) * (double)layers,
            tables = (cfg->tied ? 4.0 : 8.0) * (double)cfg->vocab * (double)cfg->hidden;
@@ -270,7 +289,9 @@ static void disk(const estimator *e, bk_estimate *out)
                                                                : weights / (double)cfg->hidden;
     if (c->train.epochs > 0) out->targets_disk = file * alive;
     out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps;
-    out->cache_disk = 8 * steps;
+    out->stage_disk[BK_STAGE_INIT] = 8 * steps;
+    if (shares_targets(e)) out->stage_disk[BK_STAGE_TARGETS] = one * (double)layers;
+    for (int k = 0; k < BK_STAGE_KINDS; k++) out->cache_disk += out->stage_disk[k];
     calibration_size(e, &n, &t);
     double detection = stream_bytes(e, e->n.detection, c->data.detection.seqlen);
     double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? detection : 0,
@@ -320,13 +341,15 @@ static double train_seconds(const estimator *e, const bk_rates *r)
 {
     const bk_run_config *c = e->c;
     int64_t tokens = c->data.training.seqlen;
-    double n = (double)e->n.training, all = n + (double)e->n.validation, epochs = (double)c->train.epochs;
+    double n = (double)e->n.training, epochs = (double)c->train.epochs;
     double validation = e->n.validation ? (double)e->n.validation : n;
     double step = 3 * n * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * TRAIN_SHARE);
-    double targets = forward_seconds(e, r, (c->train.target == BK_TARGET_BOTH ? 3 : 2) * all, tokens);
+    bool both = c->train.target == BK_TARGET_BOTH, teaches = both || !shares_targets(e);
+    int passes = (shares_targets(e) ? 1 : 2) + both;
+    double targets = forward_seconds(e, r, passes * (double)target_samples(e), tokens);
     double refresh = c->init.refresh ? init_seconds(e, r, c->init.search) : 0;
     double trained = targets + refresh + epochs * step + (epochs + 1) * forward_seconds(e, r, validation, tokens);
-    return 2 * r->load_seconds + (epochs > 0 ? trained : 0);
+    return (teaches ? 2 : 1) * r->load_seconds + (epochs > 0 ? trained : 0);
 }
 
 static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
@@ -339,16 +362,26 @@ static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
     double windows = (double)e->n.evaluation, tokens = windows * (double)c->data.evaluation.seqlen;
     double row = layers * (r->load_seconds + forward_seconds(e, r, windows, c->data.evaluation.seqlen)) + head_load +
                  tokens * tables / (1e9 * r->gflops * FORWARD_SHARE);
-    double init = layers * (r->load_seconds + init_seconds(e, r, c->init.search));
-    bool ablation = c->evaluate & BK_EVALUATE_ABLATION, prefixed = c->prefix.mode != BK_PREFIX_NONE;
+    double init = layers * (r->load_seconds + init_seconds(e, r, c->init.search)), *stage = out->stage_seconds;
+    double pass = forward_seconds(e, r, (double)target_samples(e), c->data.training.seqlen);
     s[BK_PART_EQUIVALENCE] = 2 * (layers * r->load_seconds + head_load);
-    if (prefixed) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
+    if (c->prefix.mode != BK_PREFIX_NONE) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
+    for (int k = 0; k < BK_STAGE_KINDS; k++)
+        if (bk_stage_is_row((bk_stage_kind)k) && bk_stage_used((bk_stage_kind)k, c)) stage[k] = row;
     if (c->prefix.mode == BK_PREFIX_AUTO)
-        s[BK_PART_OUTLIERS] += layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
-    s[BK_PART_INIT] = init;
+        stage[BK_STAGE_OUTLIERS] =
+            layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
+    stage[BK_STAGE_INIT] = init;
+    if (shares_targets(e)) stage[BK_STAGE_TARGETS] = layers * (r->load_seconds + pass);
+    if (stage[BK_STAGE_ROW_SEARCH] > 0) stage[BK_STAGE_ROW_SEARCH] += layers * init_seconds(e, r, true);
+    if (stage[BK_STAGE_ROW_NO_PREFIX] > 0) stage[BK_STAGE_ROW_NO_PREFIX] += init;
+    s[BK_PART_OUTLIERS] += stage[BK_STAGE_OUTLIERS];
+    s[BK_PART_INIT] = stage[BK_STAGE_INIT];
+    s[BK_PART_TARGETS] = stage[BK_STAGE_TARGETS];
     s[BK_PART_TRAIN] = layers * train_seconds(e, r) + 2 * head_load;
-    s[BK_PART_EVALUATE] =
-        row * ((prefixed ? 4 : 3) + (ablation ? prefixed ? 4 : 3 : 0)) + (ablation ? (prefixed ? 2 : 1) * init : 0);
+    for (int k = 0; k < BK_STAGE_KINDS; k++)
+        if (bk_stage_is_row((bk_stage_kind)k)) s[BK_PART_ROWS] += stage[k];
+    s[BK_PART_EVALUATE] = row;
     for (int i = 0; i < BK_PART_COUNT; i++) out->total_seconds += s[i];
 }
 

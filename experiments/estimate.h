@@ -6,10 +6,19 @@
 
 #include "autograd/backend.h"
 #include "blocks/transforms.h"
-#include "experiments/schema.h"
+#include "experiments/stage_kinds.h"
 
 /* Stages as summary.json names them. */
-typedef enum { BK_PART_EQUIVALENCE, BK_PART_OUTLIERS, BK_PART_INIT, BK_PART_TRAIN, BK_PART_EVALUATE, BK_PART_COUNT } bk_part;
+typedef enum {
+    BK_PART_EQUIVALENCE,
+    BK_PART_OUTLIERS,
+    BK_PART_INIT,
+    BK_PART_TARGETS,
+    BK_PART_TRAIN,
+    BK_PART_ROWS,
+    BK_PART_EVALUATE,
+    BK_PART_COUNT
+} bk_part;
 extern const char *const bk_part_name[BK_PART_COUNT];
 
 /* What a machine does, from short measurements. */
@@ -31,7 +40,9 @@ typedef struct bk_estimate {
     double memory[BK_PART_COUNT];  /* of the whole process at the peak of a stage; 0 = the stage does not run */
     double seconds[BK_PART_COUNT]; /* 0 without rates */
     double peak, total_seconds;    /* largest memory; sum of seconds */
-    double targets_disk, model_disk, cache_disk, temporary_disk; /* targets/ and model/ of the run; stages; hidden states in TMPDIR */
+    double targets_disk, model_disk, temporary_disk; /* targets/ and model/ of the run; hidden states in TMPDIR */
+    double stage_seconds[BK_STAGE_KINDS], stage_disk[BK_STAGE_KINDS]; /* 0: no such stage, or next to nothing */
+    double cache_disk; /* sum of stage_disk */
 } bk_estimate;
 
 /* rotation: made for the model (bk_rotation_create). rates may be NULL.

@@ -121,6 +121,11 @@ static bool needs_range(const bk_qspec *q)
     return q->bits < 16 && !strcmp(q->quantizer, "static");
 }
 
+bool bk_static_activations(const bk_qspec *activation)
+{
+    return needs_range(activation);
+}
+
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)
 {
     if (!q) return false;

@@ -69,6 +69,7 @@ static bk_status estimate(plan *p, bk_error *err)
     BK_TRY(bk_plan_samples(&p->cfg, bk_exists(p->cfg.model) ? p->cfg.model : p->model, p->set, err));
     bk_sample_counts samples = bk_plan_counts(&p->cfg, p->set);
     BK_TRY(bk_estimate_run(&p->cfg, &samples, p->rotation, be, &p->rates, &p->estimate, err));
+    BK_TRY(bk_plan_found(&p->cfg, &p->estimate, err));
     bk_room_measure(p->out, &p->room);
     bk_status fits = bk_room_check(&p->room, &p->estimate, p->out, &p->refusal); /* told, and no failure of the plan */
     (void)fits;

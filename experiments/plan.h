@@ -42,6 +42,9 @@ void bk_room_measure(const char *run_dir, bk_room *out);
  * run_dir already is not counted again. */
 bk_status bk_room_check(const bk_room *room, const bk_estimate *e, const char *run_dir, bk_error *err) BK_MUST_USE;
 
+/* Takes the disk of stages that are there already out of an estimate. */
+bk_status bk_plan_found(const bk_run_config *c, bk_estimate *e, bk_error *err) BK_MUST_USE;
+
 /* For `run`: estimate and room, once model and texts are open; the folder of stages is made. */
 bk_status bk_plan_check(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation,
                         const bk_backend *be, const char *run_dir, bk_error *err) BK_MUST_USE;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "experiments/plan.h"
-#include "experiments/stage.h"
+#include "experiments/stage_kinds.h"
 #include "io/file.h"
 
 #define GIB 1073741824.0
@@ -155,8 +155,9 @@ void bk_room_measure(const char *run_dir, bk_room *r)
 
 static const char *const advice[BK_PART_COUNT] = {
     [BK_PART_EQUIVALENCE] = "a smaller model", [BK_PART_OUTLIERS] = "a shorter data.detection.seqlen",
-    [BK_PART_INIT] = "a shorter calibration seqlen", [BK_PART_TRAIN] = "a smaller train.batch or data.training.seqlen",
-    [BK_PART_EVALUATE] = "a shorter data.evaluation.seqlen"};
+    [BK_PART_INIT] = "a shorter calibration seqlen", [BK_PART_TARGETS] = "a shorter data.training.seqlen",
+    [BK_PART_TRAIN] = "a smaller train.batch or data.training.seqlen",
+    [BK_PART_ROWS] = "a shorter data.evaluation.seqlen", [BK_PART_EVALUATE] = "a shorter data.evaluation.seqlen"};
 
 static bk_status check_memory(const bk_room *room, const bk_estimate *e, bk_error *err)
 {
@@ -193,12 +194,26 @@ bk_status bk_room_check(const bk_room *room, const bk_estimate *e, const char *r
         err);
 }
 
+bk_status bk_plan_found(const bk_run_config *c, bk_estimate *e, bk_error *err)
+{
+    char quick[65];
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        if (e->stage_disk[k] <= 0) continue;
+        BK_TRY(bk_stage_quick((bk_stage_kind)k, c, quick, err));
+        if (!bk_ledger_has((bk_stage_kind)k, quick)) continue;
+        e->cache_disk -= e->stage_disk[k];
+        e->stage_disk[k] = 0;
+    }
+    return BK_OK;
+}
+
 bk_status bk_plan_check(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation,
                         const bk_backend *be, const char *run_dir, bk_error *err)
 {
     bk_estimate e;
     bk_room room;
     BK_TRY(bk_estimate_run(c, samples, rotation, be, NULL, &e, err));
+    BK_TRY(bk_plan_found(c, &e, err));
     bk_room_measure(run_dir, &room);
     BK_TRY(bk_room_check(&room, &e, run_dir, err));
     return bk_cache_make(err);

@@ -14,7 +14,7 @@
 #include "experiments/verbs.h"
 #include "io/sums.h"
 
-enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TRAIN, T_EVALUATE, T_TOTAL };
+enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TARGETS, T_TRAIN, T_ROWS, T_EVALUATE, T_TOTAL };
 
 bk_watch bk_run_begin_stage(bk_run *r, const char *name, int number, int64_t total)
 {
@@ -149,11 +149,14 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
     BK_TRY(timed(r, T_OUTLIERS, bk_run_find_prefix, err));
     BK_TRY(timed(r, T_INIT, bk_run_init, err));
+    BK_TRY(timed(r, T_TRAIN, bk_run_resume, err));
+    BK_TRY(timed(r, T_TARGETS, bk_run_targets, err));
     bk_status trained = timed(r, T_TRAIN, bk_run_train, err);
     if (r->stopped || (trained && !r->all_fell_back)) return trained;
     bk_error failure = *err;
     if (trained) bk_error_clear(err);
     BK_TRY(timed(r, T_TRAIN, export_rest, err));
+    BK_TRY(timed(r, T_ROWS, bk_run_rows, err));
     BK_TRY(timed(r, T_EVALUATE, bk_run_evaluate, err));
     r->seconds[T_TOTAL] = bk_seconds() - start;
     BK_TRY(bk_run_write_summary(r, err));

@@ -6,11 +6,12 @@
 #include "experiments/beacon.h"
 #include "experiments/lab.h"
 #include "experiments/schema.h"
-#include "experiments/stage.h"
+#include "experiments/stage_kinds.h"
 #include "io/lock.h"
+#include "io/store.h"
 
 #define BK_RUN_PATH 4200
-#define BK_RUN_STAGES 7
+#define BK_RUN_STAGES 9
 #define BK_ROWS_MAX 8
 extern const char *const bk_run_stage_name[BK_RUN_STAGES]; /* keys of "seconds" in summary.json */
 
@@ -40,11 +41,12 @@ typedef struct bk_run {
     bk_prefix prefix;
     bk_samples detection, calibration, training, evaluation; /* training: with the validation samples behind */
     int64_t n_train, n_val;
-    bk_stage outliers, init;
+    bk_stage outliers, init, target;
     bk_prefix_choice choice;
     bk_table_row row[BK_ROWS_MAX];
     int n_rows;
     bk_block_result *block; /* [layers] */
+    int64_t next;           /* blocks before it are trained */
     int64_t targets;        /* blocks whose targets this process has written or read through: no need to look again */
     double ppl_fp, ppl_fp_prefix, ppl_init, ppl_final;
     double seconds[BK_RUN_STAGES];
@@ -63,6 +65,9 @@ void bk_run_close(bk_run *r);
 /* Parts, in the order in which they run (run_*.c). */
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
 /* Whether another process runs there, and which. */
+/* The results of a finished run are those of the bytes that it read: of a model or text that has changed since, they
+ * say nothing (BK_EINVAL). */
+bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err) BK_MUST_USE;
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner);
 /* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. */
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;
@@ -71,10 +76,14 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_equivalence(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_find_prefix(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_init(bk_run *r, bk_error *err) BK_MUST_USE;
+/* How far an unfinished run got whose files are as they were written: r->next. Says what was lost. */
+bk_status bk_run_resume(bk_run *r, bk_error *err) BK_MUST_USE;
+/* The stage `targets`, if this run shares it and trains. */
+bk_status bk_run_targets(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_train(bk_run *r, bk_error *err) BK_MUST_USE;
+/* Every row but the last, each a stage: these do not depend on the training. */
+bk_status bk_run_rows(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_evaluate(bk_run *r, bk_error *err) BK_MUST_USE;
-/* How far an unfinished run got whose files are as they were written: blocks before *next are trained. Says what was lost. */
-bk_status bk_run_resume(bk_run *r, int64_t *next, bk_error *err) BK_MUST_USE;
 /* Block next - 1 is trained and its shard written. */
 bk_status bk_run_checkpoint(bk_run *r, int64_t next, bk_error *err) BK_MUST_USE;
 /* Writes summary.json with this text and, before it, SHA256SUMS: with the summary the run is finished. */
@@ -92,6 +101,22 @@ bk_status bk_run_block(bk_run *r, bool quantized, bool hardened, bool trained, i
 /* Full-precision weights and the prefix of a layer. */
 bk_status bk_run_load_fp(bk_run *r, int64_t layer, bk_block_weights *w, bk_block *b, bk_error *err) BK_MUST_USE;
 uint64_t bk_run_detection_seed(const bk_run_config *c); /* of the windows in which outlier tokens are looked for */
+/* Finds a stage of this run, or opens a work folder for it. */
+bk_status bk_run_stage_open(const bk_run *r, bk_stage_kind kind, bk_stage *s, bk_error *err) BK_MUST_USE;
+/* Blocks that this process trains end before it. */
+int64_t bk_run_last_block(const bk_run *r);
+/* targets/NNN.h5 of a block, found or made; those of the block before are made too if they are gone: from block 0 on,
+ * through the blocks as they were trained. */
+bk_status bk_run_make_targets(bk_run *r, int64_t layer, bk_error *err) BK_MUST_USE;
+/* What a block learns from. */
+typedef struct bk_run_data {
+    bk_store *run, *shared;
+    bk_dset *input, *target, *target_q; /* target_q: NULL unless train.target wants it */
+} bk_run_data;
+bk_status bk_run_open_data(const bk_run *r, int64_t layer, bk_run_data *d, bk_error *err) BK_MUST_USE;
+void bk_run_close_data(bk_run_data *d); /* also after a failure */
+/* Adds what to do about a file that a run made itself. */
+bk_status bk_run_own_file(bk_status st, bk_error *err);
 void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size);
 
 #endif

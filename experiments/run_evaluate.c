@@ -11,8 +11,6 @@
 #include "experiments/run.h"
 #include "io/sealed.h"
 
-static const char fp_row[] = "fp", fp_prefix_row[] = "fp+prefix", final_row[] = "+training";
-
 /* --- rows kept between kill and resume --- */
 
 static bk_status save_rows(const bk_run *r, bk_error *err)
@@ -46,16 +44,59 @@ static bk_status known_row(const bk_run *r, const char *name, double *ppl, bk_er
 
 typedef bk_status (*row_fn)(bk_run *r, const bk_watch *watch, double *ppl, bk_error *err);
 
-static bk_status add_row(bk_run *r, const char *name, row_fn fn, double *out, bk_error *err)
+static bk_status compute(bk_run *r, const char *name, row_fn fn, double *ppl, bk_error *err)
+{
+    bk_watch watch = bk_run_begin_stage(r, name, 5, bk_model_config(r->lab.model)->layers);
+    BK_TRY(fn(r, &watch, ppl, err));
+    bk_run_end_stage(r);
+    return BK_OK;
+}
+
+static bk_status save_shared(const bk_stage *s, double ppl, bk_error *err)
+{
+    char path[BK_STAGE_FILE];
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "ppl", bk_json_of_num(ppl));
+    snprintf(path, sizeof path, "%s/row.json", s->work);
+    bk_status st = bk_sealed_save(o, path, err);
+    bk_json_free(o);
+    return st;
+}
+
+static bk_status load_shared(const bk_stage *s, double *ppl, bk_error *err)
+{
+    char path[BK_STAGE_FILE];
+    bk_json *o;
+    snprintf(path, sizeof path, "%s/row.json", s->dir);
+    BK_TRY(bk_sealed_load(path, &o, err));
+    *ppl = bk_json_num(bk_json_get(o, "ppl"), NAN);
+    bk_json_free(o);
+    return BK_OK;
+}
+
+/* A row that does not depend on the training is a stage: points of a sweep share it. */
+static bk_status share(bk_run *r, bk_stage_kind kind, const char *name, row_fn fn, double *ppl, bk_error *err)
+{
+    bk_stage s = {.done = false};
+    bk_status st = bk_run_stage_open(r, kind, &s, err);
+    bool found = s.done;
+    if (!st && found) bk_log(BK_LOG_INFO, "[5/5] %s: taken from %s", name, s.dir);
+    if (!st && found) st = load_shared(&s, ppl, err);
+    if (!st && !found) st = compute(r, name, fn, ppl, err);
+    if (!st && !found) st = save_shared(&s, *ppl, err);
+    if (!st && !found) st = bk_stage_commit(&s, err);
+    bk_stage_close(&s);
+    return st;
+}
+
+/* kind BK_STAGE_KINDS: of this run alone. */
+static bk_status add_row(bk_run *r, bk_stage_kind kind, const char *name, row_fn fn, double *out, bk_error *err)
 {
     double ppl;
     BK_TRY(known_row(r, name, &ppl, err));
     bool known = !isnan(ppl);
-    if (!known) {
-        bk_watch watch = bk_run_begin_stage(r, name, 5, bk_model_config(r->lab.model)->layers);
-        BK_TRY(fn(r, &watch, &ppl, err));
-        bk_run_end_stage(r);
-    }
+    if (!known && kind < BK_STAGE_KINDS) BK_TRY(share(r, kind, name, fn, &ppl, err));
+    else if (!known) BK_TRY(compute(r, name, fn, &ppl, err));
     snprintf(r->row[r->n_rows].name, sizeof r->row[0].name, "%s", name);
     r->row[r->n_rows++].ppl = ppl;
     if (out) *out = ppl;
@@ -173,23 +214,42 @@ static bk_status row_final(bk_run *r, const bk_watch *watch, double *ppl, bk_err
     return st;
 }
 
-bk_status bk_run_evaluate(bk_run *r, bk_error *err)
+/* What the initialised model is called beside the other rows. */
+static const char *init_row(const bk_run *r)
 {
-    bool ablation = r->cfg.evaluate & BK_EVALUATE_ABLATION, prefixed = r->prefix.n > 0;
-    bool is_static = !strcmp(r->quant.activation.quantizer, "static") && r->quant.activation.bits < 16;
+    bool prefixed = r->prefix.n > 0;
+    if (!(r->cfg.evaluate & BK_EVALUATE_ABLATION)) return "initialised";
+    if (!bk_static_activations(&r->quant.activation)) return prefixed ? "+prefix" : "initialised";
+    return prefixed ? "static+search with prefix" : "static+search without prefix";
+}
+
+bk_status bk_run_rows(bk_run *r, bk_error *err)
+{
+    const struct {
+        bk_stage_kind kind;
+        const char *name;
+        row_fn fn;
+        double *out;
+    } all[] = {{BK_STAGE_ROW_FP, "fp", row_fp, &r->ppl_fp},
+               {BK_STAGE_ROW_PREFIX, "fp+prefix", row_fp_prefix, &r->ppl_fp_prefix},
+               {BK_STAGE_ROW_RTN, "RTN (dynamic)", row_rtn, NULL},
+               {BK_STAGE_ROW_ROTATION, "+rotation (dynamic)", row_rotation, NULL},
+               {BK_STAGE_ROW_SEARCH, "+search (dynamic)", row_search, NULL},
+               {BK_STAGE_ROW_NO_PREFIX, "static+search without prefix", row_without_prefix, NULL},
+               {BK_STAGE_ROW_INIT, init_row(r), row_init, &r->ppl_init}};
     r->ppl_fp = r->ppl_fp_prefix = r->ppl_init = r->ppl_final = NAN;
     r->n_rows = 0;
-    BK_TRY(add_row(r, fp_row, row_fp, &r->ppl_fp, err));
-    if (prefixed) BK_TRY(add_row(r, fp_prefix_row, row_fp_prefix, &r->ppl_fp_prefix, err));
-    if (ablation) {
-        BK_TRY(add_row(r, "RTN (dynamic)", row_rtn, NULL, err));
-        BK_TRY(add_row(r, "+rotation (dynamic)", row_rotation, NULL, err));
-        BK_TRY(add_row(r, "+search (dynamic)", row_search, NULL, err));
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        bool about_prefix = all[i].kind == BK_STAGE_ROW_PREFIX || all[i].kind == BK_STAGE_ROW_NO_PREFIX;
+        if (!bk_stage_used(all[i].kind, &r->cfg) || (about_prefix && r->prefix.n == 0)) continue; /* none was found */
+        BK_TRY(add_row(r, all[i].kind, all[i].name, all[i].fn, all[i].out, err));
     }
-    if (ablation && is_static && prefixed) BK_TRY(add_row(r, "static+search without prefix", row_without_prefix, NULL, err));
-    const char *init = is_static ? prefixed ? "static+search with prefix" : "static+search without prefix" : prefixed ? "+prefix" : "initialised";
-    BK_TRY(add_row(r, ablation ? init : "initialised", row_init, &r->ppl_init, err));
-    return add_row(r, final_row, row_final, &r->ppl_final, err);
+    return BK_OK;
+}
+
+bk_status bk_run_evaluate(bk_run *r, bk_error *err)
+{
+    return add_row(r, BK_STAGE_KINDS, "+training", row_final, &r->ppl_final, err);
 }
 
 /* --- what is left of it --- */
@@ -267,7 +327,8 @@ static bk_json *prefix_json(const bk_run *r)
     return o;
 }
 
-const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load", "equivalence", "outliers", "init", "train", "evaluate", "total"};
+const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load",  "equivalence", "outliers", "init", "targets",
+                                                         "train", "rows",        "evaluate", "total"};
 
 bk_status bk_run_write_summary(bk_run *r, bk_error *err)
 {

@@ -11,8 +11,9 @@
 #include "io/sealed.h"
 #include "io/sums.h"
 
+static const char program_key[] = "program_sha256"; /* in the manifest */
 /* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
-static const char *const free_keys[] = {"!threads", NULL};
+static const char *const free_keys[] = {"!threads", "!store.keep", NULL};
 
 void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 {
@@ -83,11 +84,11 @@ static bk_json *manifest_of(const bk_run *r)
     return o;
 }
 
-static bk_status same_member(const bk_run *r, const bk_json *old, const char *name, const char *now, bk_error *err)
+static bk_status same_member(const char *dir, const bk_json *old, const char *name, const char *now, bk_error *err)
 {
     const char *was = bk_json_str(bk_json_get(old, name), "");
     if (!strcmp(was, now)) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here; give another --out", r->dir, name, was, now);
+    return bk_fail(err, BK_EINVAL, "%s was made with another %s: %.80s there, %.80s here; give another --out", dir, name, was, now);
 }
 
 static const char *text_of(const bk_json *manifest, int set)
@@ -95,34 +96,34 @@ static const char *text_of(const bk_json *manifest, int set)
     return bk_json_str(bk_json_get(bk_json_get(manifest, data_name[set]), "sha256"), "");
 }
 
-static bk_status same_text(const bk_run *r, const bk_json *old, int set, const char *now, bk_error *err)
+static bk_status same_text(const char *dir, const bk_json *old, int set, const char *now, bk_error *err)
 {
     if (!strcmp(text_of(old, set), now)) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed; give another --out", r->dir, data_name[set]);
+    return bk_fail(err, BK_EINVAL, "%s was made with another %s text: its bytes have changed; give another --out", dir,
+                   data_name[set]);
 }
 
 /* What a resumed run must find as it was. */
 static bk_status compare_manifest(const bk_run *r, const bk_json *old, const bk_json *now, bk_error *err)
 {
     static const char *const top[] = {"version", "model_sha256", "openblas_core"};
-    for (size_t i = 0; i < sizeof top / sizeof top[0]; i++) BK_TRY(same_member(r, old, top[i], bk_json_str(bk_json_get(now, top[i]), ""), err));
-    for (int i = 0; i < 4; i++) BK_TRY(same_text(r, old, i, text_of(now, i), err));
+    for (size_t i = 0; i < sizeof top / sizeof top[0]; i++) BK_TRY(same_member(r->dir, old, top[i], bk_json_str(bk_json_get(now, top[i]), ""), err));
+    for (int i = 0; i < 4; i++) BK_TRY(same_text(r->dir, old, i, text_of(now, i), err));
     return BK_OK;
 }
 
-/* The results of a finished run are those of the bytes that it read: of a model or text that has changed since, they say nothing. */
-static bk_status check_inputs(const bk_run *r, const char *manifest, bk_error *err)
+bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err)
 {
-    const bk_run_config *c = &r->cfg;
     const bk_data_config *set[] = {&c->data.detection, &c->data.calibration, &c->data.training, &c->data.evaluation};
     bk_json *old = NULL;
-    char hex[65];
+    char manifest[BK_RUN_PATH], hex[65];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
     BK_TRY(bk_sealed_load(manifest, &old, err));
-    bk_status st = same_member(r, old, "model_sha256", r->model_sha, err);
+    bk_status st = same_member(dir, old, "model_sha256", model_sha, err);
     for (int i = 0; !st && i < 4; i++) {
         if (!*text_of(old, i)) continue; /* was not needed */
         st = bk_sha256_file(bk_run_config_text(c, set[i]), hex, err);
-        if (!st) st = same_text(r, old, i, hex, err);
+        if (!st) st = same_text(dir, old, i, hex, err);
     }
     bk_json_free(old);
     return st;
@@ -186,7 +187,7 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
     if (known && !*finished && !resume)
         return bk_fail(err, BK_EINVAL, "%s holds an unfinished run of this config: --resume continues it", r->dir);
     if (*finished) BK_TRY(check_finished(r, summary, resume, finished, err));
-    if (*finished) return check_inputs(r, manifest, err);
+    if (*finished) return bk_run_check_inputs(r->dir, &r->cfg, r->model_sha, err);
     if (!known) BK_TRY(write_config(r, config, err));
     return bk_log_open(log, err);
 }
@@ -204,9 +205,17 @@ static bk_status hash_manifest(bk_run *r, const bk_json *now, bk_error *err)
     return h ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
 }
 
+static void warn_of_other_build(const bk_run *r, const bk_json *old, const char *program)
+{
+    if (strcmp(bk_json_str(bk_json_get(old, program_key), program), program))
+        bk_log(BK_LOG_WARN, "%s was begun by another build of brick %s; its bytes may differ from those of one build", r->dir,
+               BK_VERSION);
+}
+
 bk_status bk_run_manifest(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH];
+    char path[BK_RUN_PATH], program[65];
+    BK_TRY(bk_program_sha256(program, err));
     bk_json *old = NULL, *now = manifest_of(r);
     bk_error why = {0};
     bk_run_path(r, "manifest.json", path, sizeof path);
@@ -217,7 +226,11 @@ bk_status bk_run_manifest(bk_run *r, bk_error *err)
         else bk_log(BK_LOG_WARN, "%s; it is written again", why.msg);
     }
     if (!st && old) st = compare_manifest(r, old, now, err);
-    if (!st && !old) st = bk_sealed_save(now, path, err);
+    if (!st && old) warn_of_other_build(r, old, program);
+    if (!st && !old) {
+        bk_json_set(now, program_key, bk_json_of_str(program, strlen(program)));
+        st = bk_sealed_save(now, path, err);
+    }
     bk_json_free(old);
     bk_json_free(now);
     return st;

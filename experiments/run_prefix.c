@@ -7,29 +7,6 @@
 #include "experiments/log.h"
 #include "experiments/printable.h"
 #include "experiments/run.h"
-#include "experiments/stage_kinds.h"
-#include "experiments/version.h"
-
-/* All that a stage depends on. The token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */
-static bk_status depends_on(const bk_run *r, bk_stage_kind kind, const bk_samples *samples, const char *parent, bk_text_buffer *b,
-                            const char **text, bk_error *err)
-{
-    char *digest = NULL, ids[65];
-    BK_TRY(bk_samples_sha256(samples, ids, err));
-    BK_TRY(bk_config_digest_keys(&r->cfg, bk_stage_keys(kind), &digest, err));
-    bk_buffer_add(b, "brick: %s\nkernels: %s\nmodel: %s\nsamples: %lld of %lld tokens, %s\nbos: %lld\nparent: %s\n%s", BK_VERSION,
-                  r->lab.be->flavour ? r->lab.be->flavour() : "", r->model_sha, (long long)samples->n, (long long)samples->seqlen, ids,
-                  (long long)r->lab.bos, parent, digest);
-    free(digest);
-    return bk_buffer_text(b, text, err);
-}
-
-static bk_status open_stage(const bk_run *r, bk_stage_kind kind, const char *depends, bk_stage *s, bk_error *err)
-{
-    BK_TRY(bk_stage_open(s, bk_stage_name(kind), depends, err));
-    s->run = r->dir;
-    return bk_stage_quick(kind, &r->cfg, s->quick, err);
-}
 
 static bk_status save_choice(const bk_prefix_choice *c, const char *dir, bk_error *err)
 {
@@ -83,17 +60,13 @@ static bk_status detect(bk_run *r, bk_error *err)
 
 static bk_status choose(bk_run *r, bk_error *err)
 {
-    const char *text;
     if (r->cfg.prefix.mode == BK_PREFIX_NONE) return BK_OK;
     if (r->cfg.prefix.mode == BK_PREFIX_GIVEN) {
         r->choice.n = r->cfg.prefix.n_ids;
         memcpy(r->choice.ids, r->cfg.prefix.ids, (size_t)r->choice.n * sizeof r->choice.ids[0]);
         return BK_OK;
     }
-    bk_text_buffer b = {0};
-    bk_status st = depends_on(r, BK_STAGE_OUTLIERS, &r->detection, "", &b, &text, err);
-    if (!st) st = open_stage(r, BK_STAGE_OUTLIERS, text, &r->outliers, err);
-    bk_buffer_free(&b);
+    bk_status st = bk_run_stage_open(r, BK_STAGE_OUTLIERS, &r->outliers, err);
     if (!st && r->outliers.done) st = load_choice(&r->choice, r->outliers.dir, err);
     if (!st && r->outliers.done) bk_log(BK_LOG_INFO, "[2/5] outliers: taken from %s", r->outliers.dir);
     if (!st && !r->outliers.done) st = detect(r, err);
@@ -163,16 +136,7 @@ static bk_status initialise(bk_run *r, bk_error *err)
 
 bk_status bk_run_init(bk_run *r, bk_error *err)
 {
-    bk_text_buffer b = {0};
-    char parent[1024] = "prefix:";
-    const char *text;
-    for (int64_t i = 0; i < r->prefix.n; i++) {
-        size_t at = strlen(parent);
-        snprintf(parent + at, sizeof parent - at, " %d", r->prefix.ids[i]);
-    }
-    bk_status st = depends_on(r, BK_STAGE_INIT, &r->calibration, parent, &b, &text, err);
-    if (!st) st = open_stage(r, BK_STAGE_INIT, text, &r->init, err);
-    bk_buffer_free(&b);
+    bk_status st = bk_run_stage_open(r, BK_STAGE_INIT, &r->init, err);
     if (!st && r->init.done) bk_log(BK_LOG_INFO, "[3/5] initialise: taken from %s", r->init.dir);
     if (!st && !r->init.done) st = initialise(r, err);
     bk_stage_close(&r->init);

@@ -221,14 +221,18 @@ static bk_status check_blocks(bk_run *r, int64_t *next, bk_error *err)
     return st;
 }
 
-bk_status bk_run_resume(bk_run *r, int64_t *next, bk_error *err)
+bk_status bk_run_resume(bk_run *r, bk_error *err)
 {
     bk_error why = {0};
-    *next = 0;
-    if (read_checkpoint(r, next, &why)) {
-        *next = 0;
+    int64_t layers = bk_source_config(r->src)->layers;
+    r->next = 0;
+    if (read_checkpoint(r, &r->next, &why)) {
+        r->next = 0;
         if (why.code != BK_EFORMAT) return bk_fail(err, why.code, "%s", why.msg);
         BK_TRY(start_over(r, why.msg, 0, err));
     }
-    return check_blocks(r, next, err);
+    BK_TRY(check_blocks(r, &r->next, err));
+    if (r->next)
+        bk_log(BK_LOG_INFO, "resuming: %lld of %lld blocks are trained", (long long)r->next, (long long)layers);
+    return BK_OK;
 }

@@ -26,7 +26,7 @@ typedef enum { BK_INIT_MINMAX } bk_init_from;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
-typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL } bk_targets_kept;
+typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL, BK_TARGETS_SHARED } bk_targets_kept;
 enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
 
 /* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first

@@ -122,7 +122,8 @@ const bk_key bk_keys[] = {
      "the full-precision block on the full-precision stream, on the quantized one, or both"},
     {"train.keep", BK_KEY_ENUM, AT(train.keep), "best", 0, 0, "best|last", "epoch to keep: best validation loss or the last"},
 
-    {"store.keep", BK_KEY_ENUM, AT(store.keep), "rolling", 0, 0, "rolling|all", "targets: what the next block needs, or all"},
+    {"store.keep", BK_KEY_ENUM, AT(store.keep), "rolling", 0, 0, "rolling|all|shared",
+     "targets: what the next block needs, all, or the full-precision ones as a stage of all runs"},
     {"store.dtype", BK_KEY_ENUM, AT(store.dtype), "f16", 0, 0, "f16|f32", "of targets in HDF5"},
     {"store.overflow", BK_KEY_ENUM, AT(store.overflow), "warn", 0, 0, "warn|f32|error",
      "a value beyond 65504 in f16: saturate and warn, store f32, or stop"},

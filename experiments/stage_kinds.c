@@ -16,6 +16,15 @@
 
 static const char *const detection_keys[] = {"rotation.", "prefix.threshold", "prefix.bos", "seed", "backend", NULL};
 static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
+static const char *const targets_keys[] = {"rotation.", "prefix.overlap", "store.dtype", "store.overflow",
+                                           "store.compression", "seed", "backend", NULL};
+static const char *const fp_keys[] = {"backend", NULL}; /* the initialised model: all else is in the hash of `init` */
+static const char *const prefix_keys[] = {"rotation.", "prefix.overlap", "seed", "backend", NULL};
+static const char *const rtn_keys[] = {"quant.", "backend", NULL};
+static const char *const rotation_keys[] = {"rotation.", "quant.", "seed", "backend", NULL};
+static const char *const search_keys[] = {"rotation.", "quant.", "init.range", "seed", "backend", NULL};
+static const char *const no_prefix_keys[] = {"rotation.", "quant.", "init.search", "init.range", "seed", "backend",
+                                             NULL};
 static const char *const text_keys[] = {"data.bos", "data.strip_bos", "data.parse_special", "data.join", NULL};
 
 /* --- what samples come from --- */
@@ -44,36 +53,44 @@ static void add_model(bk_text_buffer *b, const char *model)
     if (n >= 0) free(names);
 }
 
-static void add_samples(bk_text_buffer *b, const char *text, int64_t samples, int64_t seqlen)
+static void add_set(bk_text_buffer *b, const char *text, int64_t samples, int64_t seqlen)
 {
     bk_buffer_add(b, "samples: %lld of %lld tokens\n", (long long)samples, (long long)seqlen);
     add_stat(b, text);
 }
 
-static void add_detection(bk_text_buffer *b, const bk_run_config *c)
+static bool needs_calibration(const bk_run_config *c)
 {
-    const bk_data_config *d = &c->data.detection;
-    add_samples(b, bk_run_config_text(c, d), d->samples, d->seqlen);
+    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
+    return bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) ||
+           (c->evaluate & BK_EVALUATE_ABLATION);
 }
 
-static void add_calibration(bk_text_buffer *b, const bk_run_config *c)
+static void add_samples(bk_text_buffer *b, const bk_run_config *c, unsigned sets)
 {
-    const bk_data_config *d = &c->data.calibration;
-    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
-    bool needed = bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) ||
-                  (c->evaluate & BK_EVALUATE_ABLATION);
-    if (needed) add_samples(b, bk_run_config_text(c, d), d->samples, *d->text ? d->seqlen : c->data.training.seqlen);
+    const bk_data_config *d = &c->data.detection, *l = &c->data.calibration, *t = &c->data.training,
+                         *e = &c->data.evaluation;
+    if (sets & BK_STAGE_DETECTION) add_set(b, bk_run_config_text(c, d), d->samples, d->seqlen);
+    if ((sets & BK_STAGE_CALIBRATION) && needs_calibration(c))
+        add_set(b, bk_run_config_text(c, l), l->samples, *l->text ? l->seqlen : t->seqlen);
+    if (sets & BK_STAGE_TRAINING) add_set(b, t->text, t->samples + c->data.validation, t->seqlen);
+    if (sets & BK_STAGE_EVALUATION) add_set(b, e->text, e->samples, e->seqlen);
+    if ((sets & ~(unsigned)BK_STAGE_DETECTION) && c->data.bos == BK_BOS_AUTO)
+        bk_buffer_add(b, "%s\n", c->prefix.mode == BK_PREFIX_NONE ? "BOS before a text" : "prefix before a text");
+}
+
+static bk_status add_stage(bk_text_buffer *b, bk_stage_kind kind, const bk_run_config *c, bk_error *err)
+{
+    char hex[65];
+    BK_TRY(bk_stage_quick(kind, c, hex, err));
+    bk_buffer_add(b, "%s %s\n", bk_stage_name(kind), hex);
+    return BK_OK;
 }
 
 /* The prefix: found by the stage before, or the one of the config. */
 static bk_status add_prefix(bk_text_buffer *b, const bk_run_config *c, bk_error *err)
 {
-    char hex[65];
-    if (c->prefix.mode == BK_PREFIX_AUTO) {
-        BK_TRY(bk_stage_quick(BK_STAGE_OUTLIERS, c, hex, err));
-        bk_buffer_add(b, "prefix of %s\n", hex);
-        return BK_OK;
-    }
+    if (c->prefix.mode == BK_PREFIX_AUTO) return add_stage(b, BK_STAGE_OUTLIERS, c, err);
     bk_buffer_add(b, "prefix:");
     for (int64_t i = 0; i < c->prefix.n_ids; i++) bk_buffer_add(b, " %d", c->prefix.ids[i]);
     bk_buffer_add(b, c->prefix.mode == BK_PREFIX_NONE ? " none\n" : "\n");
@@ -93,16 +110,49 @@ static bool always(const bk_run_config *c)
     return true;
 }
 
+static bool with_targets(const bk_run_config *c)
+{
+    return c->train.epochs > 0 && c->store.keep == BK_TARGETS_SHARED;
+}
+
+static bool with_prefix(const bk_run_config *c)
+{
+    return c->prefix.mode != BK_PREFIX_NONE;
+}
+
+static bool with_ablation(const bk_run_config *c)
+{
+    return c->evaluate & BK_EVALUATE_ABLATION;
+}
+
+static bool with_no_prefix(const bk_run_config *c)
+{
+    return with_ablation(c) && with_prefix(c) && bk_static_activations(&c->quant.activation);
+}
+
+#define NONE BK_STAGE_KINDS
+
 static const struct {
     const char *name;
     const char *const *keys;
     bool (*used)(const bk_run_config *c);
-    void (*samples)(bk_text_buffer *b, const bk_run_config *c);
-    bk_stage_kind before; /* whose result it reads, if the run has it; BK_STAGE_KINDS: none */
+    unsigned samples;
+    bk_stage_kind before; /* whose result it reads, if the run has it */
     bool prefix;          /* reads it */
 } kinds[BK_STAGE_KINDS] = {
-    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, add_detection, BK_STAGE_KINDS, false},
-    [BK_STAGE_INIT] = {"init", init_keys, always, add_calibration, BK_STAGE_OUTLIERS, true},
+    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, BK_STAGE_DETECTION, NONE, false},
+    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION, BK_STAGE_OUTLIERS, true},
+    [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_OUTLIERS, true},
+    [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false},
+    [BK_STAGE_ROW_PREFIX] =
+        {"row-fp-prefix", prefix_keys, with_prefix, BK_STAGE_EVALUATION, BK_STAGE_OUTLIERS, true},
+    [BK_STAGE_ROW_RTN] = {"row-rtn", rtn_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false},
+    [BK_STAGE_ROW_ROTATION] = {"row-rotation", rotation_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false},
+    [BK_STAGE_ROW_SEARCH] =
+        {"row-search", search_keys, with_ablation, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false},
+    [BK_STAGE_ROW_NO_PREFIX] =
+        {"row-no-prefix", no_prefix_keys, with_no_prefix, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false},
+    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false},
 };
 
 const char *bk_stage_name(bk_stage_kind kind)
@@ -113,6 +163,21 @@ const char *bk_stage_name(bk_stage_kind kind)
 const char *const *bk_stage_keys(bk_stage_kind kind)
 {
     return kinds[kind].keys;
+}
+
+unsigned bk_stage_samples(bk_stage_kind kind)
+{
+    return kinds[kind].samples;
+}
+
+bool bk_stage_prefixed(bk_stage_kind kind)
+{
+    return kinds[kind].prefix;
+}
+
+bool bk_stage_is_row(bk_stage_kind kind)
+{
+    return kind >= BK_STAGE_ROW_FP;
 }
 
 bk_stage_kind bk_stage_before(bk_stage_kind kind)
@@ -138,11 +203,13 @@ static bk_status quick_text(bk_stage_kind kind, const bk_run_config *c, bk_text_
 {
     const bk_backend *be = bk_backend_named(c->backend);
     bk_buffer_add(b, "%s\n%s\n%s\n", kinds[kind].name, BK_VERSION, be && be->flavour ? be->flavour() : "");
+    add_stat(b, BK_PROGRAM_FILE);
     add_model(b, c->model);
     BK_TRY(add_keys(b, c, kinds[kind].keys, err));
     BK_TRY(add_keys(b, c, text_keys, err));
-    kinds[kind].samples(b, c);
-    return kinds[kind].prefix ? add_prefix(b, c, err) : BK_OK;
+    add_samples(b, c, kinds[kind].samples);
+    if (kinds[kind].prefix) return add_prefix(b, c, err);
+    return kinds[kind].before != NONE ? add_stage(b, kinds[kind].before, c, err) : BK_OK;
 }
 
 bk_status bk_stage_quick(bk_stage_kind kind, const bk_run_config *c, char hex[65], bk_error *err)

@@ -6,12 +6,31 @@
 #include "experiments/schema.h"
 #include "experiments/stage.h"
 
-/* A stage comes after the one that it reads. */
-typedef enum { BK_STAGE_OUTLIERS, BK_STAGE_INIT, BK_STAGE_KINDS } bk_stage_kind;
+/* A stage comes after the one that it reads. Rows of the evaluation are the last ones. */
+typedef enum {
+    BK_STAGE_OUTLIERS,
+    BK_STAGE_INIT,
+    BK_STAGE_TARGETS, /* of full precision, for training: store.keep: shared */
+    BK_STAGE_ROW_FP,
+    BK_STAGE_ROW_PREFIX,
+    BK_STAGE_ROW_RTN,
+    BK_STAGE_ROW_ROTATION,
+    BK_STAGE_ROW_SEARCH,
+    BK_STAGE_ROW_NO_PREFIX,
+    BK_STAGE_ROW_INIT,
+    BK_STAGE_KINDS
+} bk_stage_kind;
+
+/* Sets of samples that a stage reads. */
+enum { BK_STAGE_DETECTION = 1, BK_STAGE_CALIBRATION = 2, BK_STAGE_TRAINING = 4, BK_STAGE_EVALUATION = 8 };
 
 const char *bk_stage_name(bk_stage_kind kind);
 /* Keys whose values are part of the stage's hash; the samples and the prefix that it reads are in it themselves. */
 const char *const *bk_stage_keys(bk_stage_kind kind);
+unsigned bk_stage_samples(bk_stage_kind kind);
+/* Whether it depends on the prefix. */
+bool bk_stage_prefixed(bk_stage_kind kind);
+bool bk_stage_is_row(bk_stage_kind kind);
 /* The stage whose result it reads, if the run has that one; BK_STAGE_KINDS: none. */
 bk_stage_kind bk_stage_before(bk_stage_kind kind);
 /* Whether a run of this config takes such a stage. */

@@ -8,6 +8,7 @@
 
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/run_view.h"
 #include "experiments/plan.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
@@ -36,20 +37,40 @@ static bk_status check_point(const bk_run_config *c, char model[BK_PATH_SIZE], b
     return bk_plan_quantizers(c, shapes, err);
 }
 
-/* What lies there already; folders of other configs and files that are missing are errors before anything runs. */
-static bk_status look_at_all(bk_sweep_run *r, int *n_done, bk_error *err)
+/* Files that are missing, and all else that a run would refuse, are errors before anything runs. */
+/* A point that is done counts as long as its model and texts are what they were. A model is hashed once for points that
+ * follow one another. */
+typedef struct hashed {
+    char model[BK_PATH_SIZE], sha[65];
+} hashed;
+
+static bk_status check_done(const bk_sweep_run *r, int point, const bk_run_config *c, hashed *h, bk_error *err)
 {
-    char dir[2 * BK_PATH_SIZE], model[BK_PATH_SIZE] = "";
+    char dir[2 * BK_PATH_SIZE];
+    if (strcmp(h->model, c->model)) {
+        bk_model *m;
+        BK_TRY(bk_model_open(c->model, &m, err));
+        bk_status st = bk_model_sha256(m, h->sha, err);
+        bk_model_close(m);
+        BK_TRY(st);
+        snprintf(h->model, sizeof h->model, "%s", c->model);
+    }
+    bk_sweep_point_dir(r, point, dir, sizeof dir);
+    return bk_run_check_inputs(dir, c, h->sha, err);
+}
+
+static bk_status check_points(bk_sweep_run *r, int *n_done, bk_error *err)
+{
+    char model[BK_PATH_SIZE] = "";
+    hashed h = {"", ""};
     bk_config shapes;
     bk_run_config *c = malloc(sizeof *c);
     bk_status st = c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
     for (int i = 0; !st && i < r->s->n; i++) {
-        bool done = false;
-        bk_sweep_point_dir(r, i, dir, sizeof dir);
+        *n_done += r->done[i];
         st = bk_sweep_config(r->s, i, c, err);
-        if (!st) st = bk_sweep_look(dir, c, &r->row[i], &done, err);
-        if (!st && !done && check_point(c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
-        *n_done += done;
+        if (!st && r->done[i]) st = check_done(r, i, c, &h, err);
+        else if (!st && check_point(c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
     }
     free(c);
     return st;
@@ -58,17 +79,27 @@ static bk_status look_at_all(bk_sweep_run *r, int *n_done, bk_error *err)
 static bk_status run_points(bk_sweep_run *r, bk_error *err)
 {
     int n_done = 0;
-    BK_TRY(look_at_all(r, &n_done, err));
+    BK_TRY(bk_sweep_look_at_all(r, err));
+    BK_TRY(check_points(r, &n_done, err));
     bk_log(BK_LOG_INFO, "%s: %d points in %s, %d are there, %d at a time", r->s->file, r->s->n, r->dir, n_done,
            r->jobs);
     BK_TRY(bk_sweep_write(r->s, r->row, r->dir, err));
     return bk_sweep_all(r, err);
 }
 
-static bk_status set_up(bk_sweep_run *r, const char *file, const char *out, int64_t jobs, bk_error *err)
+static bk_status list(bk_sweep_run *r, bk_error *err)
 {
-    BK_TRY(bk_sweep_load(file, r->s, err));
-    BK_TRY(bk_sweep_check(r->s, err));
+    if (r->s->n_rungs)
+        return bk_fail(err, BK_EINVAL, "%s: halving compares points while they run: no --list with it", r->s->file);
+    BK_TRY(bk_sweep_look_at_all(r, err));
+    return bk_sweep_list(r, err);
+}
+
+static bk_status set_up(bk_sweep_run *r, bk_sweep *s, const char *file, const char *out, int64_t jobs, bk_error *err)
+{
+    BK_TRY(bk_sweep_load(file, s, err));
+    BK_TRY(bk_sweep_check(s, err));
+    BK_TRY(bk_sweep_run_begin(r, s, err));
     ssize_t n = readlink("/proc/self/exe", r->program, sizeof r->program - 1);
     if (n < 0) return bk_fail_errno(err, "/proc/self/exe");
     if (out && !*out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
@@ -77,8 +108,7 @@ static bk_status set_up(bk_sweep_run *r, const char *file, const char *out, int6
     else bk_sweep_folder(r->s, r->dir, sizeof r->dir);
     r->jobs = (int)(jobs ? jobs : r->s->jobs);
     if (r->jobs > r->s->n) r->jobs = r->s->n;
-    r->row = calloc((size_t)r->s->n, sizeof *r->row);
-    return r->row ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    return BK_OK;
 }
 
 /* Exit code of the first point, in the order of the file, that failed. */
@@ -96,6 +126,8 @@ static int code_of_failures(const bk_sweep_run *r)
 static bk_status sweep(bk_sweep_run *r, bool json, int *code, bk_error *err)
 {
     bk_lock lock = {.path = NULL};
+    if (bk_is_run_folder(r->dir))
+        return bk_fail(err, BK_EINVAL, "%s is the folder of a run; give the sweep one of its own with --out", r->dir);
     BK_TRY(bk_mkdir_p(r->dir, err));
     bk_status st = lock_folder(r->dir, &lock, err);
     if (!st) st = run_points(r, err);
@@ -109,12 +141,12 @@ int bk_verb_sweep(int argc, char **argv)
 {
     const char *file = NULL, *out = NULL;
     int64_t jobs = 0;
-    bool list = false, json = false;
+    bool only_list = false, json = false;
     const bk_opt opts[] = {{"--jobs", BK_OPT_INT, &jobs, "N", "the file's jobs, else 1", 1, 1024,
                             "points at a time; they share the processors"},
                            {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<name of the file>", 0, 0,
                             "folder of the run folders and of results.csv, results.jsonl"},
-                           {"--list", BK_OPT_FLAG, &list, NULL, NULL, 0, 0,
+                           {"--list", BK_OPT_FLAG, &only_list, NULL, NULL, 0, 0,
                             "print a shell command for each point and end; the sweep then collects"},
                            {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object instead of the table"},
                            {"SWEEP", BK_OPT_TEXT, &file, "SWEEP", "", 0, 0,
@@ -130,15 +162,12 @@ int bk_verb_sweep(int argc, char **argv)
     bk_sweep s = {0};
     bk_sweep_run *r = calloc(1, sizeof *r);
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
-    r->s = &s;
-    bk_status st = set_up(r, file, out, jobs, &err);
-    if (!st && list && s.n_rungs)
-        st = bk_fail(&err, BK_EINVAL, "%s: halving compares points while they run: no --list with it", file);
-    if (!st) st = list ? bk_sweep_list(r, &err) : sweep(r, json, &code, &err);
+    bk_status st = set_up(r, &s, file, out, jobs, &err);
+    if (!st) st = only_list ? list(r, &err) : sweep(r, json, &code, &err);
     if (st) code = bk_exit_report(st, &err);
     if (st == BK_ECANCEL) bk_log(BK_LOG_INFO, "the same command goes on in %s", r->dir);
     bk_sweep_free(&s);
-    free(r->row);
+    bk_sweep_run_free(r);
     free(r);
     return code;
 }

@@ -9,6 +9,7 @@
 #define BK_SWEEP_FIXED 64      /* keys of `set` */
 #define BK_SWEEP_POINTS 10000
 #define BK_SWEEP_RUNGS 16
+#define BK_SWEEP_SETS (BK_SWEEP_FIXED + BK_SWEEP_AXES + 1)
 #define BK_SWEEP_NAME 128      /* of a point with its NUL */
 
 /* "key=value" with the value as a config would have it: what --set takes. */
@@ -21,6 +22,7 @@ typedef struct bk_sweep_point {
     int n, value[BK_SWEEP_AXES];   /* indices into bk_sweep.value, in the order of the axes */
     char name[BK_SWEEP_NAME];      /* of its folder */
     char *shown[BK_SWEEP_AXES];    /* value of every axis in the point's config; bk_sweep_check fills these */
+    bool shares_targets;           /* with others: it runs with store.keep=shared (bk_sweep_share) */
     char config[65], rivals[65];   /* hashes: of its config, and of what points must share to be compared by halving */
 } bk_sweep_point;
 
@@ -46,13 +48,16 @@ bk_status bk_sweep_load(const char *path, bk_sweep *out, bk_error *err) BK_MUST_
 void bk_sweep_free(bk_sweep *s);
 
 /* The sets of a point as `run` takes them; their number. */
-int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES]);
+int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_SETS]);
 /* The config of a point; the error names the point. */
 bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_error *err) BK_MUST_USE;
 /* Adds the name of the point to a message, behind it: the place in a file stays in front. Returns its code. */
 bk_status bk_sweep_blame(const bk_sweep *s, int point, bk_error *err);
 /* Every point's config is right and no two are the same. */
 bk_status bk_sweep_check(bk_sweep *s, bk_error *err) BK_MUST_USE;
+/* Points that train on the same targets in full precision have them as a stage, if two of these are not done yet, or if
+ * the stage is there; unless the sweep itself says what store.keep is. done: [points]. */
+bk_status bk_sweep_share(bk_sweep *s, const bool *done, bk_error *err) BK_MUST_USE;
 /* Hash of the keys that a list chooses (bk_config_digest_keys). */
 bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char hex[65], bk_error *err) BK_MUST_USE;
 /* DIR for results and run folders where none is given: runs/<name of the file>. */

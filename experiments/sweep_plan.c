@@ -96,8 +96,6 @@ static bk_status find_estimate(sweep_plan *p, int *out, bk_error *err)
 static bk_status find_stage(sweep_plan *p, bk_stage_kind kind, int parent, const bk_estimate *e, int *out,
                             bk_error *err)
 {
-    static const bk_part part[BK_STAGE_KINDS] = {
-        [BK_STAGE_OUTLIERS] = BK_PART_OUTLIERS, [BK_STAGE_INIT] = BK_PART_INIT};
     char quick[65];
     BK_TRY(bk_stage_quick(kind, &p->cfg, quick, err));
     for (*out = 0; *out < p->n_stages; ++*out)
@@ -106,8 +104,8 @@ static bk_status find_stage(sweep_plan *p, bk_stage_kind kind, int parent, const
     *s = (shared){.kind = kind,
                   .parent = parent,
                   .there = bk_ledger_has(kind, quick),
-                  .seconds = e->seconds[part[kind]],
-                  .disk = kind == BK_STAGE_INIT ? e->cache_disk : 0};
+                  .seconds = e->stage_seconds[kind],
+                  .disk = e->stage_disk[kind]};
     snprintf(s->quick, sizeof s->quick, "%s", quick);
     return BK_OK;
 }
@@ -128,11 +126,8 @@ static bk_status find_missing(sweep_plan *p, bk_error *err)
 static bk_status plan_point(sweep_plan *p, int i, bk_error *err)
 {
     planned *t = &p->point[i];
-    char dir[2 * BK_PATH_SIZE];
-    bk_sweep_row row;
+    t->done = p->r.done[i];
     BK_TRY(bk_sweep_config(&p->s, i, &p->cfg, err));
-    bk_sweep_point_dir(&p->r, i, dir, sizeof dir);
-    BK_TRY(bk_sweep_look(dir, &p->cfg, &row, &t->done, err));
     if (find_estimate(p, &t->estimate, err)) return bk_sweep_blame(&p->s, i, err);
     BK_TRY(find_missing(p, err));
     for (int k = 0; k < BK_STAGE_KINDS; k++) {
@@ -152,13 +147,14 @@ static bk_status make_plan(sweep_plan *p, const char *file, const char *out, bk_
     BK_TRY(bk_sweep_load(file, &p->s, err));
     BK_TRY(bk_sweep_check(&p->s, err));
     size_t n = (size_t)p->s.n;
-    p->r.s = &p->s;
+    BK_TRY(bk_sweep_run_begin(&p->r, &p->s, err));
     if (out) snprintf(p->r.dir, sizeof p->r.dir, "%s", out);
     else bk_sweep_folder(&p->s, p->r.dir, sizeof p->r.dir);
     p->point = calloc(n, sizeof *p->point);
     p->stage = calloc(n * BK_STAGE_KINDS, sizeof *p->stage);
     p->estimate = calloc(n, sizeof *p->estimate);
     if (!p->point || !p->stage || !p->estimate) return bk_fail(err, BK_ENOMEM, "no memory for the plan");
+    BK_TRY(bk_sweep_look_at_all(&p->r, err)); /* who shares targets depends on what is done */
     for (int i = 0; i < p->s.n; i++) BK_TRY(plan_point(p, i, err));
     return BK_OK;
 }
@@ -254,13 +250,44 @@ static void print_point(const sweep_plan *p, int i, int depth)
                seconds_text(e->seconds[BK_PART_EVALUATE], evaluate));
 }
 
+/* Without the "row-" that they have in common. */
+static const char *row_name(bk_stage_kind kind)
+{
+    return bk_stage_name(kind) + strlen("row-");
+}
+
+/* All rows that come after a stage, in one line: "rows fp, rtn x3  4 to make, 2s". */
+static void print_rows(const sweep_plan *p, int parent, int depth)
+{
+    int n[BK_STAGE_KINDS] = {0}, make = 0, absent = 0, printed = 0;
+    double seconds = 0;
+    char took[32];
+    for (int i = 0; i < p->n_stages; i++) {
+        const shared *s = &p->stage[i];
+        if (s->parent != parent || !bk_stage_is_row(s->kind)) continue;
+        n[s->kind]++;
+        make += to_make(s);
+        absent += !s->there;
+        if (to_make(s)) seconds += s->seconds;
+    }
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        if (n[k] == 0) continue;
+        if (printed++) printf(", %s", row_name((bk_stage_kind)k));
+        else printf("%*srows %s", 2 * depth, "", row_name((bk_stage_kind)k));
+        if (n[k] > 1) printf(" x%d", n[k]);
+    }
+    if (make) printf("  %d to make, %s\n", make, seconds_text(seconds, took));
+    else if (printed) puts(absent ? "  not needed any more" : "  there");
+}
+
 /* Every run initialises: its point hangs below that stage. */
 static void print_below(const sweep_plan *p, int parent, int depth)
 {
     char took[32];
+    print_rows(p, parent, depth);
     for (int i = 0; i < p->n_stages; i++) {
         const shared *s = &p->stage[i];
-        if (s->parent != parent) continue;
+        if (s->parent != parent || bk_stage_is_row(s->kind)) continue;
         printf("%*s%s %.8s  %d point%s  ", 2 * depth, "", bk_stage_name(s->kind), s->quick, s->points,
                s->points == 1 ? "" : "s");
         if (to_make(s)) printf("to make, %s\n", seconds_text(s->seconds, took));
@@ -269,6 +296,33 @@ static void print_below(const sweep_plan *p, int parent, int depth)
     }
     for (int i = 0; i < p->s.n; i++)
         if (parent >= 0 && p->point[i].stage[BK_STAGE_INIT] == parent) print_point(p, i, depth);
+}
+
+/* Indented lines are parts of the one above them. */
+static void print_line(const line *l, const char *name, int indent, bool known)
+{
+    char took[32];
+    printf("%*s%-*s %5d %7d %8d %9s\n", indent, "", 13 - indent, name, l->needed, l->there, l->to_make,
+           known ? seconds_text(l->seconds, took) : "?");
+}
+
+/* Stages in the order in which a run takes them; rows together. */
+static void print_lines(const line all[LINES], bool known)
+{
+    line rows = {.name = "rows"};
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        if (!bk_stage_is_row((bk_stage_kind)k)) continue;
+        rows.needed += all[k].needed;
+        rows.there += all[k].there;
+        rows.to_make += all[k].to_make;
+        rows.seconds += all[k].seconds;
+    }
+    for (int k = 0; k < BK_STAGE_ROW_FP; k++)
+        if (all[k].needed) print_line(&all[k], all[k].name, 2, known);
+    print_line(&rows, rows.name, 2, known);
+    for (int k = BK_STAGE_ROW_FP; k < BK_STAGE_KINDS; k++)
+        if (all[k].needed) print_line(&all[k], row_name((bk_stage_kind)k), 4, known);
+    for (int k = BK_STAGE_KINDS; k < LINES; k++) print_line(&all[k], all[k].name, 2, known);
 }
 
 static void print_text(const sweep_plan *p)
@@ -285,9 +339,7 @@ static void print_text(const sweep_plan *p)
         printf("%-11s after %lld blocks the better %.0f%% go on (not in the numbers below)\n", i ? "" : "halving",
                (long long)p->s.rung[i], 100 * p->s.keep);
     printf("stages      needed   there  to make      time\n");
-    for (int k = 0; k < LINES; k++)
-        printf("  %-11s %5d %7d %8d %9s\n", all[k].name, all[k].needed, all[k].there, all[k].to_make,
-               known ? seconds_text(all[k].seconds, took) : "?");
+    print_lines(all, known);
     if (known) {
         printf("memory      %.2f GiB a point\ndisk        %.2f GiB\n", memory / GIB, disk / GIB);
         printf("time        %s, one point at a time (to a factor of 2)\n", seconds_text(total_seconds(all), took));
@@ -369,6 +421,7 @@ int bk_sweep_plan(const char *file, const char *out, bool json)
     else if (!st) print_text(p);
     if (p) {
         for (int i = 0; i < p->n_missing; i++) free(p->missing[i]);
+        bk_sweep_run_free(&p->r);
         bk_sweep_free(&p->s);
         free(p->point);
         free(p->stage);

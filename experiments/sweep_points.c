@@ -3,20 +3,22 @@
 #include <string.h>
 
 #include "experiments/schema_priv.h"
+#include "experiments/stage_kinds.h"
 #include "experiments/sweep.h"
 #include "io/file.h"
 
 /* Points are compared by halving when these are the same: their losses are about the same targets. */
 static const char *const rival_keys[] = {"model", "seed", "data.", "train.loss", "train.target", NULL};
 /* Results do not depend on these. */
-static const char *const config_keys[] = {"!threads", NULL};
+static const char *const config_keys[] = {"!threads", "!store.keep", NULL};
 
-int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES])
+int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_SETS])
 {
     const bk_sweep_point *p = &s->point[point];
     int n = 0;
     for (int i = 0; i < s->n_fixed; i++) sets[n++] = s->value[s->fixed[i]].set;
     for (int i = 0; i < p->n; i++) sets[n++] = s->value[p->value[i]].set;
+    if (p->shares_targets) sets[n++] = "store.keep=shared";
     return n;
 }
 
@@ -30,7 +32,7 @@ bk_status bk_sweep_blame(const bk_sweep *s, int point, bk_error *err)
 
 bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_error *err)
 {
-    const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
+    const char *sets[BK_SWEEP_SETS];
     int n = bk_sweep_sets(s, point, sets);
     return bk_run_config_load(s->base, sets, n, out, err) ? bk_sweep_blame(s, point, err) : BK_OK;
 }
@@ -96,6 +98,61 @@ bk_status bk_sweep_check(bk_sweep *s, bk_error *err)
     }
     free(c);
     return st ? st : refuse_twins(s, err);
+}
+
+/* --- targets of several points --- */
+
+typedef struct sharer {
+    char quick[65]; /* of the stage */
+    int point;
+    bool done;
+} sharer;
+
+static int by_stage(const void *a, const void *b)
+{
+    return strcmp(((const sharer *)a)->quick, ((const sharer *)b)->quick);
+}
+
+static bool says_what_is_kept(const bk_sweep *s)
+{
+    int key = bk_key_find("store.keep");
+    bool says = false;
+    for (int i = 0; i < s->n_fixed; i++) says |= s->value[s->fixed[i]].key == key;
+    for (int a = 0; a < s->n_axes; a++) says |= s->axis[a] == key;
+    return says;
+}
+
+/* Points that would take the stage. */
+static bk_status find_sharers(bk_sweep *s, const bool *done, sharer *all, int *n, bk_error *err)
+{
+    bk_run_config *c = malloc(sizeof *c);
+    bk_status st = c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < s->n; i++) {
+        s->point[i].shares_targets = false;
+        st = bk_sweep_config(s, i, c, err);
+        if (st || c->store.keep != BK_TARGETS_ROLLING || c->train.epochs == 0) continue;
+        all[*n] = (sharer){.point = i, .done = done[i]};
+        st = bk_stage_quick(BK_STAGE_TARGETS, c, all[(*n)++].quick, err);
+    }
+    free(c);
+    return st;
+}
+
+bk_status bk_sweep_share(bk_sweep *s, const bool *done, bk_error *err)
+{
+    int n = 0;
+    if (says_what_is_kept(s)) return BK_OK;
+    sharer *all = malloc((size_t)s->n * sizeof *all);
+    bk_status st = all ? find_sharers(s, done, all, &n, err) : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    if (!st) qsort(all, (size_t)n, sizeof *all, by_stage);
+    for (int i = 0, end; !st && i < n; i = end) {
+        int open = 0;
+        for (end = i; end < n && !strcmp(all[i].quick, all[end].quick); end++) open += !all[end].done;
+        bool shared = open > 1 || bk_ledger_has(BK_STAGE_TARGETS, all[i].quick);
+        for (int k = i; k < end; k++) s->point[all[k].point].shares_targets = shared;
+    }
+    free(all);
+    return st;
 }
 
 void bk_sweep_folder(const bk_sweep *s, char *to, size_t size)

@@ -77,6 +77,20 @@ bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *r
     return BK_OK;
 }
 
+bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err)
+{
+    char dir[2 * BK_PATH_SIZE];
+    bk_run_config *c = malloc(sizeof *c);
+    bk_status st = c ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+    for (int i = 0; !st && i < r->s->n; i++) {
+        bk_sweep_point_dir(r, i, dir, sizeof dir);
+        st = bk_sweep_config(r->s, i, c, err);
+        if (!st) st = bk_sweep_look(dir, c, &r->row[i], &r->done[i], err);
+    }
+    free(c);
+    return st ? st : bk_sweep_share(r->s, r->done, err);
+}
+
 /* NULL: there is none, or none that can be read. */
 static bk_store *open_checkpoint(const char *dir)
 {

@@ -22,7 +22,7 @@
 #include "io/file.h"
 
 #define FOLDER (2 * BK_PATH_SIZE)
-#define WORDS (2 * (BK_SWEEP_FIXED + BK_SWEEP_AXES) + 16)
+#define WORDS (2 * BK_SWEEP_SETS + 16)
 #define LOG_TAIL 8192
 #define TURN_SECONDS 1 /* between looks at folders that others work in */
 
@@ -46,6 +46,20 @@ typedef struct crew {
     bk_run_config *cfg;
 } crew;
 
+bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, bk_error *err)
+{
+    r->s = s;
+    r->row = calloc((size_t)s->n, sizeof *r->row);
+    r->done = calloc((size_t)s->n, sizeof *r->done);
+    return r->row && r->done ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
+}
+
+void bk_sweep_run_free(bk_sweep_run *r)
+{
+    free(r->row);
+    free(r->done);
+}
+
 void bk_sweep_point_dir(const bk_sweep_run *r, int point, char *to, size_t size)
 {
     snprintf(to, size, "%s/%s", r->dir, r->s->point[point].name);
@@ -60,7 +74,7 @@ typedef struct command {
 
 static void make_command(const bk_sweep_run *r, int point, int64_t stop_after, command *c)
 {
-    const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
+    const char *sets[BK_SWEEP_SETS];
     int n = bk_sweep_sets(r->s, point, sets), w = 0;
     bk_sweep_point_dir(r, point, c->folder, sizeof c->folder);
     snprintf(c->base, sizeof c->base, "%s%s", r->s->base[0] == '-' ? "./" : "", r->s->base);
@@ -209,14 +223,14 @@ static void last_message(const bk_sweep_run *r, int point, char *to, size_t size
         }
 }
 
-/* Tokens that go through a block, three times as much for a step of training; four rows are evaluated. For the time
- * that is left, of which only the ratios count. */
+/* Tokens that go through a block for this point alone, three times as much for a step of training. For the time that is
+ * left, of which only the ratios count. */
 static double work_of(const bk_run_config *c)
 {
     double n = (double)c->data.training.samples, all = n + (double)c->data.validation, epochs = (double)c->train.epochs;
     double windows = c->data.evaluation.samples < 0 ? 100 : (double)c->data.evaluation.samples; /* all: some number */
-    double training = epochs > 0 ? 2 * all + epochs * (3 * n + (double)c->data.validation) : 0;
-    return training * (double)c->data.training.seqlen + 4 * windows * (double)c->data.evaluation.seqlen;
+    double training = epochs > 0 ? all + epochs * (3 * n + (double)c->data.validation) : 0;
+    return training * (double)c->data.training.seqlen + windows * (double)c->data.evaluation.seqlen;
 }
 
 /* Work of the points that are due or running. */

@@ -42,8 +42,14 @@ typedef struct bk_sweep_run {
     char dir[BK_PATH_SIZE], program[BK_PATH_SIZE];
     int jobs;
     bk_sweep_row *row;
+    bool *done; /* [points] when it began */
 } bk_sweep_run;
 
+/* Room for what is known of the points. bk_sweep_run_free is legal after a failure; it leaves the sweep alone. */
+bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, bk_error *err) BK_MUST_USE;
+void bk_sweep_run_free(bk_sweep_run *r);
+/* What lies in the folders of all points, where another config is an error; and who shares targets then. */
+bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err) BK_MUST_USE;
 void bk_sweep_point_dir(const bk_sweep_run *r, int point, char *to, size_t size);
 /* All points, or what a signal left of them (BK_ECANCEL). Points that fail are no failure here. */
 bk_status bk_sweep_all(bk_sweep_run *r, bk_error *err) BK_MUST_USE;

@@ -239,7 +239,8 @@ END_TEST
 
 static const struct {
     const char *stage, *file;
-} stages[] = {{"outliers-", "outliers.json"}, {"outliers-", "depends.txt"}, {"init-", "000.h5"}, {"init-", "001.h5"}, {"init-", "SHA256SUMS"}};
+} stages[] = {{"outliers-", "outliers.json"}, {"outliers-", "depends.txt"}, {"init-", "000.h5"}, {"init-", "001.h5"}, {"init-", "SHA256SUMS"},
+              {"row-fp-", "row.json"}, {"row-init-", "row.json"}, {"row-init-", "depends.txt"}};
 
 START_TEST(a_damaged_stage_is_made_anew)
 {

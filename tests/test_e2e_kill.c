@@ -85,6 +85,16 @@ START_TEST(killed_at_a_rename_with_other_settings)
 }
 END_TEST
 
+/* Targets in full precision as a stage, and all rows. */
+START_TEST(killed_at_a_rename_with_more_stages)
+{
+    char stage[256];
+    e2e_config("../m", "store: {keep: shared}\nevaluate: [ablation]\n");
+    reference();
+    for (long n = 6; n <= calls[0]; n += all() ? 1 : 2) kill_at("rename", n, stage, sizeof stage);
+}
+END_TEST
+
 START_TEST(killed_at_an_fsync)
 {
     char stage[256];
@@ -154,6 +164,7 @@ int main(void)
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, killed_at_a_rename);
     tcase_add_test(t, killed_at_a_rename_with_other_settings);
+    tcase_add_test(t, killed_at_a_rename_with_more_stages);
     tcase_add_test(t, killed_at_an_fsync);
     tcase_add_test(t, killed_inside_every_stage);
     tcase_add_test(t, killed_at_random);

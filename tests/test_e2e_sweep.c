@@ -126,12 +126,17 @@ static void reference(void)
 
 /* --- plan against ledger --- */
 
-/* Executions that the plan says are needed still. */
+static void make_plan(void)
+{
+    e2e_brick(0, "plan sweep.yaml --json --out a");
+    ck_assert_int_eq(rename("out", "plan"), 0);
+}
+
+/* Executions that this plan says are needed still. */
 static int planned(const char *stage)
 {
     int n = -1;
-    e2e_brick(0, "plan sweep.yaml --json --out a");
-    char *text = e2e_text("out");
+    char *text = e2e_text("plan");
     bk_json *o = parse(text);
     const bk_json *stages = bk_json_get(o, "stages");
     for (size_t i = 0; i < bk_json_size(stages); i++) {
@@ -152,19 +157,64 @@ static int made(const char *stage)
     return count("cache/ledger.jsonl", words);
 }
 
+/* Made since the cache was empty, of all kinds. */
+static int made_in_all(void)
+{
+    int n = 0;
+    for (int k = 0; k < BK_STAGE_KINDS; k++) n += made(bk_stage_name((bk_stage_kind)k));
+    return n;
+}
+
+/* Of a sweep over keys that stand before different stages: what the plan says of every kind, what is right, and what
+ * was made. */
 START_TEST(stages_are_made_as_often_as_the_plan_says)
 {
-    sweep_file("base: run.yaml\ngrid:\n  prefix.mode: [auto, none]\n  init.search: [true, false]\n"
-               "  train.lr_quant: [1e-3, 1e-2]\n");
-    int outliers = planned("outliers"), init = planned("init"), train = planned("train");
-    ck_assert_int_eq(outliers, 1);
-    ck_assert_int_eq(init, 4);
-    ck_assert_int_eq(train, 8);
+    static const int right[BK_STAGE_KINDS] = {
+        [BK_STAGE_OUTLIERS] = 1, [BK_STAGE_INIT] = 4, [BK_STAGE_TARGETS] = 2, [BK_STAGE_ROW_FP] = 2,
+        [BK_STAGE_ROW_PREFIX] = 1, [BK_STAGE_ROW_RTN] = 2, [BK_STAGE_ROW_ROTATION] = 2, [BK_STAGE_ROW_SEARCH] = 2,
+        [BK_STAGE_ROW_NO_PREFIX] = 2, [BK_STAGE_ROW_INIT] = 4};
+    sweep_file("base: run.yaml\nset: {evaluate: [ablation]}\ngrid:\n  prefix.mode: [auto, none]\n  init.search: [true, "
+               "false]\n  train.lr_quant: [1e-3, 1e-2]\n");
+    make_plan();
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        const char *stage = bk_stage_name((bk_stage_kind)k);
+        ck_assert_msg(planned(stage) == right[k], "%s: planned %d, want %d", stage, planned(stage), right[k]);
+    }
+    ck_assert_int_eq(planned("train"), 8);
     e2e_brick(0, "sweep sweep.yaml --out a --jobs 2");
-    ck_assert_int_eq(made("outliers"), outliers);
-    ck_assert_int_eq(made("init"), init);
-    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), train);
-    ck_assert_int_eq(planned("outliers") + planned("init") + planned("train"), 0);
+    make_plan();
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        const char *stage = bk_stage_name((bk_stage_kind)k);
+        ck_assert_msg(made(stage) == right[k], "%s: made %d, want %d", stage, made(stage), right[k]);
+        ck_assert_int_eq(planned(stage), 0);
+    }
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), 8);
+    ck_assert_int_eq(planned("train"), 0);
+}
+END_TEST
+
+/* Only if there are two that need them, and not if the sweep says what is kept. */
+START_TEST(points_share_targets_by_themselves)
+{
+    sweep_file(FOUR);
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    ck_assert_int_eq(count("out", "--set store.keep=shared"), 4);
+    sweep_file("base: run.yaml\ngrid: {seed: [1, 2]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    ck_assert_int_eq(count("out", "store.keep"), 0);
+    make_plan();
+    ck_assert_int_eq(planned("targets"), 0);
+    sweep_file("base: run.yaml\nset: {store.keep: rolling}\ngrid: {train.epochs: [0, 1, 2]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    ck_assert_int_eq(count("out", "store.keep=shared"), 0);
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [0, 1, 2]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    ck_assert_int_eq(count("out", "store.keep=shared"), 2);
+    e2e_brick(0, "run run.yaml --set train.epochs=1 --out a/epochs=1"); /* with targets of its own */
+    e2e_brick(0, "sweep sweep.yaml --out a --list");
+    ck_assert_int_eq(count("out", "store.keep=shared"), 0);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(made("targets"), 0);
 }
 END_TEST
 
@@ -174,11 +224,12 @@ START_TEST(sweep_with_one_more_value_shares_stages_and_points)
     sweep_file(FOUR);
     e2e_brick(0, "sweep sweep.yaml --out a");
     e2e_replace("sweep.yaml", "[1, 2]", "[1, 2, 3]");
-    ck_assert_int_eq(planned("outliers") + planned("init"), 0);
+    make_plan();
+    for (int k = 0; k < BK_STAGE_KINDS; k++) ck_assert_int_eq(planned(bk_stage_name((bk_stage_kind)k)), 0);
     ck_assert_int_eq(planned("train"), 2);
     e2e_brick(0, "sweep sweep.yaml --out a");
     ck_assert_int_eq(count("err", ": started"), 2);
-    ck_assert_int_eq(made("outliers") + made("init"), 2);
+    ck_assert_int_eq(made_in_all(), 6); /* outliers, init, targets, three rows */
 }
 END_TEST
 
@@ -208,9 +259,8 @@ static void wait_until(const char *path, const char *words, int n)
 START_TEST(killed_sweep_goes_on_to_the_results_of_one_that_was_not)
 {
     sweep_file(TWELVE);
-    int stages = planned("outliers") + planned("init");
     e2e_brick(0, "sweep sweep.yaml --out a");
-    ck_assert_int_eq(made("outliers") + made("init"), stages);
+    ck_assert_int_eq(made_in_all(), 6);
     e2e_brick(0, "sweep sweep.yaml --out a");
     e2e_silent(": started"); /* what is done is not done again */
     set_aside();
@@ -329,7 +379,7 @@ START_TEST(parallel_points_give_the_same_results)
     e2e_brick(0, "sweep sweep.yaml --out a --jobs 3");
     expect_same_results("full", "a");
     e2e_same_tree("full-cache", "cache");
-    ck_assert_int_eq(made("outliers") + made("init"), 2);
+    ck_assert_int_eq(made_in_all(), 6);
 }
 END_TEST
 
@@ -395,6 +445,34 @@ START_TEST(folder_of_another_config_is_refused_before_any_runs)
     e2e_brick(2, "sweep sweep.yaml --out a");
     e2e_said("a/epochs=2,lr_quant=0.001 belongs to another config: seed is 2 there and 3 here");
     e2e_silent(": started");
+}
+END_TEST
+
+/* The table would mix results of two texts. */
+START_TEST(points_of_a_text_that_has_changed_are_refused)
+{
+    sweep_file(FOUR);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    char *text = e2e_text("../m/train.txt");
+    e2e_write("train.txt", text);
+    free(text);
+    e2e_replace("run.yaml", "training:    {text: ../m/train.txt", "training:    {text: train.txt");
+    e2e_remove("a");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_flip("train.txt", 0);
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said("was made with another training text: its bytes have changed");
+    ck_assert_int_eq(made("outliers"), 1);
+}
+END_TEST
+
+START_TEST(folder_of_a_run_is_no_place_for_a_sweep)
+{
+    sweep_file(FOUR);
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said("a is the folder of a run");
+    ck_assert(!bk_exists("a/results.csv"));
 }
 END_TEST
 
@@ -475,6 +553,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, stages_are_made_as_often_as_the_plan_says);
+    tcase_add_test(t, points_share_targets_by_themselves);
     tcase_add_test(t, sweep_with_one_more_value_shares_stages_and_points);
     tcase_add_test(t, plan_touches_nothing);
     tcase_add_test(t, killed_sweep_goes_on_to_the_results_of_one_that_was_not);
@@ -489,6 +568,8 @@ int main(void)
     tcase_add_test(t, failed_point_is_told_and_the_others_run);
     tcase_add_test(t, what_is_wrong_with_a_point_is_said_before_any_runs);
     tcase_add_test(t, folder_of_another_config_is_refused_before_any_runs);
+    tcase_add_test(t, points_of_a_text_that_has_changed_are_refused);
+    tcase_add_test(t, folder_of_a_run_is_no_place_for_a_sweep);
     tcase_add_test(t, seeds_have_mean_and_deviation);
     tcase_add_test(t, run_stopped_after_a_block_goes_on_to_the_same_bytes);
     tcase_add_test(t, halving_lets_the_better_half_go_on);

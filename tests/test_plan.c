@@ -93,6 +93,22 @@ START_TEST(targets_follow_the_layout)
 }
 END_TEST
 
+/* One dataset of every block in the stage, and two files of one in the run folder; the teacher runs in the stage. */
+START_TEST(shared_targets_move_from_the_run_to_a_stage)
+{
+    const double one = 72.0 * 512 * 576 * 2;
+    bk_estimate e = estimate("store.keep=shared"), rolling = estimate(NULL);
+    ck_assert_double_eq(e.targets_disk, 2 * one);
+    ck_assert_double_eq(e.stage_disk[BK_STAGE_TARGETS], 30 * one);
+    ck_assert_double_eq(e.cache_disk, rolling.cache_disk + 30 * one);
+    ck_assert_double_eq(rolling.stage_disk[BK_STAGE_TARGETS], 0);
+    ck_assert_double_gt(e.seconds[BK_PART_TARGETS], 0);
+    ck_assert_double_eq(rolling.seconds[BK_PART_TARGETS], 0);
+    ck_assert_double_eq_tol(e.seconds[BK_PART_TARGETS] + e.seconds[BK_PART_TRAIN], rolling.seconds[BK_PART_TRAIN], 1e-9);
+    ck_assert_double_eq(estimate("train.epochs=0").stage_disk[BK_STAGE_TARGETS], 0);
+}
+END_TEST
+
 START_TEST(training_memory_holds_all_copies_of_the_parameters)
 {
     bk_estimate e = estimate(NULL);
@@ -454,6 +470,7 @@ int main(void)
     tcase_add_checked_fixture(t, enter, leave);
     tcase_set_timeout(t, 60);
     tcase_add_test(t, targets_follow_the_layout);
+    tcase_add_test(t, shared_targets_move_from_the_run_to_a_stage);
     tcase_add_test(t, training_memory_holds_all_copies_of_the_parameters);
     tcase_add_test(t, memory_grows_with_the_batch);
     tcase_add_test(t, large_streams_go_to_disk);

@@ -85,7 +85,7 @@ END_TEST
 
 START_TEST(set_holds_for_every_point)
 {
-    const char *sets[BK_SWEEP_FIXED + BK_SWEEP_AXES];
+    const char *sets[BK_SWEEP_SETS];
     expect("base: base.yaml\nset: {train.batch: 2, quant.skip: [{block: 0, site: down_in}]}\ngrid: {train.epochs: [1, "
            "5]}\n",
            "epochs=1\nepochs=5\n");
