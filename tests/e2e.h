@@ -35,6 +35,8 @@ void e2e_limit(long bytes);
 bool e2e_memory(long bytes);
 void e2e_stdout(int fd); /* instead of the file; -1 = the file again */
 void e2e_closed(bool closed); /* 0, 1 and 2, all three */
+/* From here on another build of the same version: its bytes differ, what it computes does not. */
+void e2e_other_build(void);
 /* Calls of rename, fsync and clock_gettime by `brick <words>`, which must end well. */
 void e2e_count(long calls[3], const char *words);
 

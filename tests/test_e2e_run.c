@@ -1,5 +1,6 @@
 /* brick run from end to end: the same results every time, and refusals of what does not belong together. */
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,6 +138,24 @@ static void finished_is_refused(const char *file, const char *words)
     e2e_said("finished");
     free(text);
 }
+
+/* Who changes a quantizer must not be given what the old one made. */
+START_TEST(another_build_makes_stages_of_its_own)
+{
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_brick(0, "run run.yaml --out b");
+    e2e_said("initialise: taken from cache/init-");
+    e2e_stop_at("rename:12", SIGKILL);
+    e2e_wait(e2e_start("run run.yaml --out c"));
+    e2e_stop_at(NULL, 0);
+    e2e_other_build();
+    e2e_brick(0, "run run.yaml --out d");
+    e2e_silent("taken from");
+    e2e_brick(0, "run run.yaml --out c --resume");
+    e2e_said("c was begun by another build of brick");
+    e2e_same_tree("a/model", "d/model");
+}
+END_TEST
 
 START_TEST(a_finished_run_is_no_result_of_inputs_that_changed)
 {
@@ -369,6 +388,7 @@ int main(void)
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(t, a_single_step_is_training);
     tcase_add_test(t, a_finished_run_is_left_alone);
+    tcase_add_test(t, another_build_makes_stages_of_its_own);
     tcase_add_test(t, a_finished_run_is_no_result_of_inputs_that_changed);
     tcase_add_test(t, an_unfinished_run_is_continued_only_when_asked);
     tcase_add_test(t, resuming_with_another_config_names_the_key);
