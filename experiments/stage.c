@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "experiments/log.h"
@@ -73,17 +74,29 @@ static bk_status try_lock(bk_stage *s, bk_lock_owner *owner, bk_error *err)
     return st ? st : cleaned;
 }
 
-/* Until the stage is there, or it is ours to make. What was found at last is looked at under the lock: another may have made it meanwhile. */
+/* Tells one folder of that name from the next; 0: there is none. */
+static ino_t folder_at(const char *dir)
+{
+    struct stat s;
+    return stat(dir, &s) == 0 && S_ISDIR(s.st_mode) ? s.st_ino : 0;
+}
+
+/* Until the stage is there, or it is ours to make. What was found at last is looked at under the lock: another may have
+ * made it meanwhile. Who waits reads a damaged one once. */
 static bk_status find_or_lock(bk_stage *s, const char *depends, bk_error *err)
 {
     const struct timespec pause = {0, 100000000};
     bk_error why = {0};
     long waiting_for = 0;
+    ino_t damaged = 0;
     for (;;) {
-        bool there = bk_is_dir(s->dir);
-        bk_error_clear(&why);
-        s->done = there && check(s, depends, &why) == BK_OK;
-        if (there && !s->done && s->lock.path) bk_log(BK_LOG_WARN, "%s; the stage is made anew", why.msg);
+        ino_t there = folder_at(s->dir);
+        if (there && (there != damaged || s->lock.path)) {
+            bk_error_clear(&why);
+            s->done = check(s, depends, &why) == BK_OK;
+            damaged = there;
+            if (!s->done && s->lock.path) bk_log(BK_LOG_WARN, "%s; the stage is made anew", why.msg);
+        }
         if (s->done || s->lock.path) return BK_OK;
         bk_lock_owner owner;
         BK_TRY(try_lock(s, &owner, err));
@@ -127,7 +140,9 @@ bk_status bk_stage_commit(bk_stage *s, bk_error *err)
     s->done = true;
     snprintf(old, sizeof old, "%s/old", s->dir);
     BK_TRY(bk_remove_tree(old, err));
-    return bk_ledger_add(s, err);
+    bk_error why = {0};
+    if (bk_ledger_add(s, &why)) bk_log(BK_LOG_WARN, "%s; the stage is there, only its line in the ledger is not", why.msg);
+    return BK_OK;
 }
 
 void bk_stage_close(bk_stage *s)

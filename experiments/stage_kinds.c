@@ -249,7 +249,10 @@ bk_status bk_ledger_add(const bk_stage *s, bk_error *err)
     if (n < 0) return bk_fail(err, BK_ENOMEM, "no memory for a line of the ledger");
     ledger_path(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    bk_status st = fd < 0 || write(fd, line, (size_t)n) != n ? bk_fail_errno(err, "%s", path) : BK_OK;
+    ssize_t put = fd < 0 ? -1 : write(fd, line, (size_t)n);
+    bk_status st = put == n ? BK_OK
+                   : put < 0 ? bk_fail_errno(err, "%s", path)
+                             : bk_fail(err, BK_ENOSPC, "%s: the disk is full", path);
     if (fd >= 0) close(fd);
     free(line);
     return st;
