@@ -142,12 +142,12 @@ START_TEST(terminal_is_redrawn_in_place)
 {
     static const char again[] = "\033[1A\ra: "; /* one line up, and over it */
     char text[65536] = "";
-    pid_t run = long_run("a");
     int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) { /* a root without /dev/pts */
         puts("no pseudo-terminals here: skipped");
         return;
     }
+    pid_t run = long_run("a");
     int other = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
     e2e_stdout(other);
     setenv("TERM", "xterm", 1);
