@@ -121,7 +121,7 @@ void bk_watch_key(const bk_run_view *v, char to[BK_WATCH_LINE])
              (long long)v->block, (long long)v->epoch);
 }
 
-#define COLUMNS "%-*s  %-8s  %-20.20s %5s %7s %7s %9s %9s %10s"
+#define COLUMNS "%-*s  %-8.8s  %-20.20s %5.5s %7.7s %7.7s %9.9s %9.9s %10.10s"
 
 void bk_watch_head(int width, char to[BK_WATCH_LINE])
 {
