@@ -116,20 +116,22 @@ bk_watch bk_watch_progress(bk_progress *p)
 
 /* --- rows --- */
 
-static bool needs_range(const bk_qspec *q)
+bool bk_is_static(const bk_qspec *q)
 {
     return q->bits < 16 && !strcmp(q->quantizer, "static");
-}
-
-bool bk_static_activations(const bk_qspec *activation)
-{
-    return needs_range(activation);
 }
 
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)
 {
     if (!q) return false;
-    return init->search || needs_range(&q->activation) || needs_range(&q->key) || needs_range(&q->value);
+    return init->search || bk_is_static(&q->activation) || bk_is_static(&q->key) || bk_is_static(&q->value);
+}
+
+bool bk_run_needs_calibration(const bk_run_config *c)
+{
+    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
+    return bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) ||
+           (c->evaluate & BK_EVALUATE_ABLATION);
 }
 
 void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights)

@@ -100,16 +100,13 @@ static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *e
 {
     const bk_run_config *cfg = c->c;
     const bk_data_config *cal = &cfg->data.calibration, *train = &cfg->data.training;
-    const bk_block_quant quant = {cfg->quant.weight, cfg->quant.activation, cfg->quant.key, cfg->quant.value};
     bool own = *cal->text, prefixed = cfg->prefix.mode != BK_PREFIX_NONE;
-    bool calibrates = bk_row_needs_calibration(&quant, &(bk_init_options){.search = cfg->init.search}) ||
-                      (cfg->evaluate & BK_EVALUATE_ABLATION);
     const bk_plan_set all[BK_PLAN_SETS] = {
         {"detection", bk_run_config_text(cfg, &cfg->data.detection), cfg->data.detection.samples,
          cfg->data.detection.seqlen, .used = cfg->prefix.mode == BK_PREFIX_AUTO},
         {"training", train->text, train->samples + cfg->data.validation, train->seqlen, .used = cfg->train.epochs > 0},
         {"calibration", own ? cal->text : train->text, cal->samples, own ? cal->seqlen : train->seqlen,
-         .used = calibrates},
+         .used = bk_run_needs_calibration(cfg)},
         {"evaluation", cfg->data.evaluation.text, cfg->data.evaluation.samples, cfg->data.evaluation.seqlen,
          .used = true}};
     for (int i = 0; i < BK_PLAN_SETS; i++) {

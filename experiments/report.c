@@ -7,6 +7,7 @@
 
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/printable.h"
 #include "experiments/verbs.h"
 
 typedef struct report_args {
@@ -89,11 +90,7 @@ static bk_status print_result(const report_args *a, bk_page *page, bk_error *err
     bk_json_set(o, "page", bk_json_of_str(path, strlen(path)));
     bk_json_set(o, "pictures", page->pictures);
     page->pictures = NULL;
-    char *text = bk_json_dump(o, 0);
-    bk_json_free(o);
-    if (text) puts(text);
-    free(text);
-    return text ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the result");
+    return bk_print_json(o, err);
 }
 
 static bk_status report(const report_args *a, bk_error *err)

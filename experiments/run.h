@@ -64,10 +64,10 @@ void bk_run_close(bk_run *r);
 
 /* Parts, in the order in which they run (run_*.c). */
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err) BK_MUST_USE;
-/* Whether another process runs there, and which. */
 /* The results of a finished run are those of the bytes that it read: of a model or text that has changed since, they
  * say nothing (BK_EINVAL). */
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err) BK_MUST_USE;
+/* Whether another process runs there, and which. */
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner);
 /* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. */
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;

@@ -87,8 +87,7 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
         BK_TRY(draw(r, bk_run_config_text(c, &c->data.detection), "detection", c->data.detection.seqlen, c->data.detection.samples, 0,
                     DRAW_DETECTION, false, &r->detection, err));
     BK_TRY(draw_training(r, prefixed, err));
-    if (bk_row_needs_calibration(&r->quant, &(bk_init_options){.search = c->init.search}) || (c->evaluate & BK_EVALUATE_ABLATION))
-        BK_TRY(draw_calibration(r, prefixed, err));
+    if (bk_run_needs_calibration(c)) BK_TRY(draw_calibration(r, prefixed, err));
     return load_evaluation(r, prefixed, err);
 }
 

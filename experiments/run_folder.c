@@ -196,13 +196,10 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
 static bk_status hash_manifest(bk_run *r, const bk_json *now, bk_error *err)
 {
     char *text = bk_json_dump(now, 0);
-    bk_sha256 *h = text ? bk_sha256_new() : NULL;
-    if (h) {
-        bk_sha256_put(h, text, strlen(text));
-        bk_sha256_end(h, r->manifest_sha);
-    }
+    if (!text) return bk_fail(err, BK_ENOMEM, "no memory for the manifest");
+    bk_status st = bk_sha256_bytes(text, strlen(text), r->manifest_sha, err);
     free(text);
-    return h ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
+    return st;
 }
 
 static void warn_of_other_build(const bk_run *r, const bk_json *old, const char *program)
@@ -243,11 +240,9 @@ bk_status bk_run_finish(const bk_run *r, const char *summary, bk_error *err)
     bk_run_path(r, BK_SUMS_NAME, sums, sizeof sums);
     bk_run_path(r, "summary.json", path, sizeof path);
     int len = asprintf(&text, "%s\n", summary);
-    bk_sha256 *h = len < 0 ? NULL : bk_sha256_new();
-    if (!h) return bk_fail(err, BK_ENOMEM, "no memory for summary.json");
-    bk_sha256_put(h, text, (size_t)len);
-    bk_sha256_end(h, hex);
-    bk_status st = bk_sums_of(r->dir, but, &others, err);
+    if (len < 0) return bk_fail(err, BK_ENOMEM, "no memory for summary.json");
+    bk_status st = bk_sha256_bytes(text, (size_t)len, hex, err);
+    if (!st) st = bk_sums_of(r->dir, but, &others, err);
     if (!st && asprintf(&lines, "%s%s  summary.json\n", others, hex) < 0) st = bk_fail(err, BK_ENOMEM, "no memory for the hashes of %s", r->dir);
     if (!st) st = bk_write_file(sums, lines, strlen(lines), err);
     if (!st) st = bk_write_file(path, text, (size_t)len, err);

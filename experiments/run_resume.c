@@ -146,15 +146,6 @@ static bk_status read_metrics(const bk_run *r, char **text, size_t *len, bk_erro
     return bk_file_slurp(path, (size_t)1 << 30, text, len, err);
 }
 
-static bk_status hash_bytes(const char *p, size_t n, char hex[65], bk_error *err)
-{
-    bk_sha256 *h = bk_sha256_new();
-    if (!h) return bk_fail(err, BK_ENOMEM, "no memory for a hash");
-    bk_sha256_put(h, p, n);
-    bk_sha256_end(h, hex);
-    return BK_OK;
-}
-
 bk_status bk_run_checkpoint(bk_run *r, int64_t next, bk_error *err)
 {
     char path[BK_RUN_PATH + 64], *text;
@@ -164,7 +155,7 @@ bk_status bk_run_checkpoint(bk_run *r, int64_t next, bk_error *err)
     BK_TRY(bk_sync(path, err));
     BK_TRY(read_metrics(r, &text, &len, err));
     b->metrics_bytes = (int64_t)len;
-    bk_status st = hash_bytes(text, len, b->metrics_sha, err);
+    bk_status st = bk_sha256_bytes(text, len, b->metrics_sha, err);
     free(text);
     BK_TRY(st);
     shard_path(r, next - 1, path, sizeof path);
@@ -183,7 +174,7 @@ static bk_status check_block(bk_run *r, int64_t layer, const char *metrics, size
     if (strcmp(hex, b->shard_sha)) return bk_fail(err, BK_EFORMAT, "%s was changed or damaged", path);
     bk_run_path(r, "metrics.jsonl", path, sizeof path);
     bool enough = b->metrics_bytes >= 0 && (uint64_t)b->metrics_bytes <= len;
-    if (enough) BK_TRY(hash_bytes(metrics, (size_t)b->metrics_bytes, hex, err));
+    if (enough) BK_TRY(bk_sha256_bytes(metrics, (size_t)b->metrics_bytes, hex, err));
     return enough && !strcmp(hex, b->metrics_sha) ? BK_OK : bk_fail(err, BK_EFORMAT, "%s was changed or damaged", path);
 }
 

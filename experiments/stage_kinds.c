@@ -59,19 +59,12 @@ static void add_set(bk_text_buffer *b, const char *text, int64_t samples, int64_
     add_stat(b, text);
 }
 
-static bool needs_calibration(const bk_run_config *c)
-{
-    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
-    return bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) ||
-           (c->evaluate & BK_EVALUATE_ABLATION);
-}
-
 static void add_samples(bk_text_buffer *b, const bk_run_config *c, unsigned sets)
 {
     const bk_data_config *d = &c->data.detection, *l = &c->data.calibration, *t = &c->data.training,
                          *e = &c->data.evaluation;
     if (sets & BK_STAGE_DETECTION) add_set(b, bk_run_config_text(c, d), d->samples, d->seqlen);
-    if ((sets & BK_STAGE_CALIBRATION) && needs_calibration(c))
+    if ((sets & BK_STAGE_CALIBRATION) && bk_run_needs_calibration(c))
         add_set(b, bk_run_config_text(c, l), l->samples, *l->text ? l->seqlen : t->seqlen);
     if (sets & BK_STAGE_TRAINING) add_set(b, t->text, t->samples + c->data.validation, t->seqlen);
     if (sets & BK_STAGE_EVALUATION) add_set(b, e->text, e->samples, e->seqlen);
@@ -127,7 +120,7 @@ static bool with_ablation(const bk_run_config *c)
 
 static bool with_no_prefix(const bk_run_config *c)
 {
-    return with_ablation(c) && with_prefix(c) && bk_static_activations(&c->quant.activation);
+    return with_ablation(c) && with_prefix(c) && bk_is_static(&c->quant.activation);
 }
 
 #define NONE BK_STAGE_KINDS
@@ -216,11 +209,9 @@ bk_status bk_stage_quick(bk_stage_kind kind, const bk_run_config *c, char hex[65
 {
     bk_text_buffer b = {0};
     const char *text;
-    bk_sha256 *h = bk_sha256_new();
-    bk_status st = h ? quick_text(kind, c, &b, err) : bk_fail(err, BK_ENOMEM, "no memory for a hash");
+    bk_status st = quick_text(kind, c, &b, err);
     if (!st) st = bk_buffer_text(&b, &text, err);
-    if (!st) bk_sha256_put(h, text, strlen(text));
-    if (h) bk_sha256_end(h, hex);
+    if (!st) st = bk_sha256_bytes(text, strlen(text), hex, err);
     bk_buffer_free(&b);
     return st;
 }

@@ -37,7 +37,6 @@ static bk_status check_point(const bk_run_config *c, char model[BK_PATH_SIZE], b
     return bk_plan_quantizers(c, shapes, err);
 }
 
-/* Files that are missing, and all else that a run would refuse, are errors before anything runs. */
 /* A point that is done counts as long as its model and texts are what they were. A model is hashed once for points that
  * follow one another. */
 typedef struct hashed {
@@ -59,6 +58,7 @@ static bk_status check_done(const bk_sweep_run *r, int point, const bk_run_confi
     return bk_run_check_inputs(dir, c, h->sha, err);
 }
 
+/* Files that are missing, and all else that a run would refuse, are errors before anything runs. */
 static bk_status check_points(bk_sweep_run *r, int *n_done, bk_error *err)
 {
     char model[BK_PATH_SIZE] = "";

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "experiments/plan.h"
+#include "experiments/printable.h"
 #include "experiments/progress.h"
 #include "experiments/runner.h"
 #include "experiments/stage_kinds.h"
@@ -232,12 +233,6 @@ static void sum_room(const sweep_plan *p, double *memory, double *disk)
 
 /* --- text --- */
 
-static const char *seconds_text(double s, char to[32])
-{
-    bk_time_text(s, to, 32);
-    return to;
-}
-
 static void print_point(const sweep_plan *p, int i, int depth)
 {
     const bk_estimate *e = &p->estimate[p->point[i].estimate].e;
@@ -246,8 +241,8 @@ static void print_point(const sweep_plan *p, int i, int depth)
     if (p->point[i].done) puts("  done");
     else if (!p->estimate[p->point[i].estimate].known) putchar('\n');
     else
-        printf("  train %s, evaluate %s\n", seconds_text(e->seconds[BK_PART_TRAIN], train),
-               seconds_text(e->seconds[BK_PART_EVALUATE], evaluate));
+        printf("  train %s, evaluate %s\n", bk_time_text(e->seconds[BK_PART_TRAIN], train, sizeof train),
+               bk_time_text(e->seconds[BK_PART_EVALUATE], evaluate, sizeof evaluate));
 }
 
 /* Without the "row-" that they have in common. */
@@ -276,7 +271,7 @@ static void print_rows(const sweep_plan *p, int parent, int depth)
         else printf("%*srows %s", 2 * depth, "", row_name((bk_stage_kind)k));
         if (n[k] > 1) printf(" x%d", n[k]);
     }
-    if (make) printf("  %d to make, %s\n", make, seconds_text(seconds, took));
+    if (make) printf("  %d to make, %s\n", make, bk_time_text(seconds, took, sizeof took));
     else if (printed) puts(absent ? "  not needed any more" : "  there");
 }
 
@@ -290,7 +285,7 @@ static void print_below(const sweep_plan *p, int parent, int depth)
         if (s->parent != parent || bk_stage_is_row(s->kind)) continue;
         printf("%*s%s %.8s  %d point%s  ", 2 * depth, "", bk_stage_name(s->kind), s->quick, s->points,
                s->points == 1 ? "" : "s");
-        if (to_make(s)) printf("to make, %s\n", seconds_text(s->seconds, took));
+        if (to_make(s)) printf("to make, %s\n", bk_time_text(s->seconds, took, sizeof took));
         else puts(s->there ? "there" : "not needed any more");
         print_below(p, i, depth + 1);
     }
@@ -303,7 +298,7 @@ static void print_line(const line *l, const char *name, int indent, bool known)
 {
     char took[32];
     printf("%*s%-*s %5d %7d %8d %9s\n", indent, "", 13 - indent, name, l->needed, l->there, l->to_make,
-           known ? seconds_text(l->seconds, took) : "?");
+           known ? bk_time_text(l->seconds, took, sizeof took) : "?");
 }
 
 /* Stages in the order in which a run takes them; rows together. */
@@ -342,7 +337,8 @@ static void print_text(const sweep_plan *p)
     print_lines(all, known);
     if (known) {
         printf("memory      %.2f GiB a point\ndisk        %.2f GiB\n", memory / GIB, disk / GIB);
-        printf("time        %s, one point at a time (to a factor of 2)\n", seconds_text(total_seconds(all), took));
+        printf("time        %s, one point at a time (to a factor of 2)\n",
+               bk_time_text(total_seconds(all), took, sizeof took));
     }
     for (int i = 0; i < p->n_missing; i++) printf("missing     %s\n", p->missing[i]);
     puts("tree");
@@ -405,11 +401,7 @@ static bk_status print_json(const sweep_plan *p, bk_error *err)
     bk_json_set(o, "memory_bytes", known ? bk_json_of_num(memory) : bk_json_null());
     bk_json_set(o, "disk_bytes", known ? bk_json_of_num(disk) : bk_json_null());
     bk_json_set(o, "seconds", known ? bk_json_of_num(total_seconds(all)) : bk_json_null());
-    char *dumped = bk_json_dump(o, 0);
-    bk_json_free(o);
-    if (dumped) puts(dumped);
-    free(dumped);
-    return dumped ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the plan");
+    return bk_print_json(o, err);
 }
 
 int bk_sweep_plan(const char *file, const char *out, bool json)

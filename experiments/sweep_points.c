@@ -41,13 +41,9 @@ bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char he
 {
     char *text;
     BK_TRY(bk_config_digest_keys(c, keys, &text, err));
-    bk_sha256 *h = bk_sha256_new();
-    if (h) {
-        bk_sha256_put(h, text, strlen(text));
-        bk_sha256_end(h, hex);
-    }
+    bk_status st = bk_sha256_bytes(text, strlen(text), hex, err);
     free(text);
-    return h ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for a hash");
+    return st;
 }
 
 static bk_status show_axes(const bk_sweep *s, bk_sweep_point *p, const bk_run_config *c, bk_error *err)

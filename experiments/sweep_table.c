@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/printable.h"
 #include "experiments/sweep_run.h"
 
 typedef struct ranked {
@@ -196,11 +197,7 @@ static bk_status print_json(const bk_sweep *s, const bk_sweep_row *rows, const r
     bk_json_set(o, "points", bk_sweep_rows_json(s, rows, dir));
     bk_json_set(o, "ranking", ranking);
     bk_json_set(o, "seeds", seed_axis(s) < 0 ? bk_json_null() : seeds_json(s, g, groups));
-    char *line = bk_json_dump(o, 0);
-    bk_json_free(o);
-    if (line) puts(line);
-    free(line);
-    return line ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the results");
+    return bk_print_json(o, err);
 }
 
 bk_status bk_sweep_print(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bool json, bk_error *err)

@@ -300,6 +300,15 @@ bk_status bk_sha256_put_file(bk_sha256 *h, const char *path, bk_error *err)
     return status;
 }
 
+bk_status bk_sha256_bytes(const void *data, size_t n, char hex[65], bk_error *err)
+{
+    bk_sha256 *h = bk_sha256_new();
+    if (!h) return bk_fail(err, BK_ENOMEM, "no memory for a hash");
+    bk_sha256_put(h, data, n);
+    bk_sha256_end(h, hex);
+    return BK_OK;
+}
+
 bk_status bk_sha256_file(const char *path, char hex[65], bk_error *err)
 {
     bk_sha256 *h = bk_sha256_new();

@@ -51,6 +51,7 @@ bk_sha256 *bk_sha256_new(void); /* NULL when memory is out */
 void bk_sha256_put(bk_sha256 *h, const void *data, size_t n);
 void bk_sha256_end(bk_sha256 *h, char hex[65]); /* frees h */
 bk_status bk_sha256_put_file(bk_sha256 *h, const char *path, bk_error *err) BK_MUST_USE; /* the bytes of a file */
+bk_status bk_sha256_bytes(const void *data, size_t n, char hex[65], bk_error *err) BK_MUST_USE;
 bk_status bk_sha256_file(const char *path, char hex[65], bk_error *err) BK_MUST_USE;
 
 #endif

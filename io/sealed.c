@@ -11,11 +11,7 @@ enum { DIGITS = sizeof digits - 1, TAIL = sizeof tail - 1, LARGEST = 1 << 26 };
 
 static bk_status seal_of(const char *text, size_t len, char hex[65], bk_error *err)
 {
-    bk_sha256 *h = bk_sha256_new();
-    if (!h) return bk_fail(err, BK_ENOMEM, "no memory for a hash");
-    bk_sha256_put(h, text, len - DIGITS - TAIL);
-    bk_sha256_end(h, hex);
-    return BK_OK;
+    return bk_sha256_bytes(text, len - DIGITS - TAIL, hex, err);
 }
 
 bk_status bk_sealed_save(bk_json *object, const char *path, bk_error *err)
