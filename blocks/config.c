@@ -314,7 +314,7 @@ bk_status bk_config_from_json(const bk_json *root, const char *path, bk_config *
 
 static bk_json *str(const char *s)
 {
-    return bk_json_of_str(s, strlen(s));
+    return bk_json_of_text(s);
 }
 
 static bk_json *rope_to_json(const bk_config *c)

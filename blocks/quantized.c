@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blocks/quantized_impl.h"
+#include "blocks/quantized.h"
 #include "io/safetensors.h"
 
 struct bk_quantized {

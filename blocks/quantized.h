@@ -9,6 +9,8 @@
 #include "blocks/block.h"
 #include "blocks/prefix.h"
 
+#define BK_QUANTIZED_VERSION 1 /* of the format */
+
 /* What config.json tells beside the shapes. */
 typedef struct bk_quantized_info {
     bk_block_quant quant;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "autograd/op.h"
-#include "blocks/quantized_impl.h"
+#include "blocks/quantized.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 
@@ -154,20 +154,15 @@ bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, cons
 static bk_json *spec_to_json(const bk_qspec *q)
 {
     bk_json *o = bk_json_object();
-    bk_json_set(o, "quantizer", bk_json_of_str(q->quantizer, strlen(q->quantizer)));
+    bk_json_set(o, "quantizer", bk_json_of_text(q->quantizer));
     bk_json_set(o, "bits", bk_json_of_int(q->bits));
     bk_json_set(o, "symmetric", bk_json_of_bool(q->symmetric));
     bk_json_set(o, "restricted", bk_json_of_bool(q->restricted));
     bk_json_set(o, "clip", bk_json_of_bool(q->clip));
     bk_json_set(o, "granularity",
-                bk_json_of_str(bk_granularity_name[q->granularity], strlen(bk_granularity_name[q->granularity])));
+                bk_json_of_text(bk_granularity_name[q->granularity]));
     bk_json_set(o, "group", bk_json_of_int(q->group));
     return o;
-}
-
-static bk_json *text_or_null(const char *s)
-{
-    return s ? bk_json_of_str(s, strlen(s)) : bk_json_null();
 }
 
 static bk_status write_config(const bk_config *cfg, const bk_prefix *prefix, const bk_quantized_info *info,
@@ -175,10 +170,10 @@ static bk_status write_config(const bk_config *cfg, const bk_prefix *prefix, con
 {
     char path[4096];
     bk_json *root = bk_config_to_json(cfg), *q = bk_json_object(), *ids = bk_json_array(), *skip = bk_json_array();
-    bk_json_set(q, "quant_method", bk_json_of_str("brick", 5));
+    bk_json_set(q, "quant_method", bk_json_of_text("brick"));
     bk_json_set(q, "version", bk_json_of_int(BK_QUANTIZED_VERSION));
-    bk_json_set(q, "base_model", text_or_null(info->model));
-    bk_json_set(q, "scheme", text_or_null(info->scheme));
+    bk_json_set(q, "base_model", bk_json_of_text(info->model));
+    bk_json_set(q, "scheme", bk_json_of_text(info->scheme));
     bk_json_set(q, "weight", spec_to_json(&info->quant.weight));
     bk_json_set(q, "activation", spec_to_json(&info->quant.activation));
     bk_json_set(q, "key", spec_to_json(&info->quant.key));
@@ -261,7 +256,7 @@ static bk_status index_shard(bk_json *map, const char *dir, int64_t i, int64_t l
     for (int64_t k = 0; k < bk_st_count(s); k++) {
         const bk_st_tensor *t = bk_st_at(s, k);
         *total += t->count * (int64_t)bk_st_dtype_size(t->dtype);
-        bk_json_set(map, t->name, bk_json_of_str(file, strlen(file)));
+        bk_json_set(map, t->name, bk_json_of_text(file));
     }
     bk_st_close(s);
     return BK_OK;

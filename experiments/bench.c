@@ -359,7 +359,7 @@ static bk_status print_json(const bench *s, bk_error *err)
 {
     bk_json *o = bk_json_object(), *step = bk_json_object();
     for (int v = 0; v < VARIANTS; v++) bk_json_set(step, variant_name[v], json_step(s, &s->step[v]));
-    bk_json_set(o, "shape", bk_json_of_str(s->shape_name, strlen(s->shape_name)));
+    bk_json_set(o, "shape", bk_json_of_text(s->shape_name));
     bk_json_set(o, "batch", bk_json_of_int(s->batch));
     bk_json_set(o, "tokens", bk_json_of_int(s->tokens));
     bk_json_set(o, "threads", bk_json_of_int(threads_of(s)));

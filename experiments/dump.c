@@ -129,12 +129,12 @@ static char *dump_config(const dump_state *s, const char *ids_sha256)
     bk_json *o = bk_json_object(), *ids = bk_json_array();
     const char *rotate = s->lab.quantized ? "as quantized" : s->a->choice.rotate ? s->a->choice.rotate : "none";
     for (int64_t i = 0; i < p->n; i++) bk_json_push(ids, bk_json_of_int(p->ids[i]));
-    bk_json_set(o, "text_sha256", bk_json_of_str(s->text.ledger.sha256, strlen(s->text.ledger.sha256)));
-    bk_json_set(o, "ids_sha256", bk_json_of_str(ids_sha256, strlen(ids_sha256)));
+    bk_json_set(o, "text_sha256", bk_json_of_text(s->text.ledger.sha256));
+    bk_json_set(o, "ids_sha256", bk_json_of_text(ids_sha256));
     bk_json_set(o, "seqlen", bk_json_of_int(s->samples.seqlen));
     bk_json_set(o, "windows", bk_json_of_int(s->samples.n));
     bk_json_set(o, "prefix", ids);
-    bk_json_set(o, "rotate", bk_json_of_str(rotate, strlen(rotate)));
+    bk_json_set(o, "rotate", bk_json_of_text(rotate));
     char *text = bk_json_dump(o, 0);
     bk_json_free(o);
     return text;
@@ -310,7 +310,7 @@ static bk_status print_result(const dump_state *s, bk_error *err)
         return BK_OK;
     }
     bk_json *o = bk_json_object();
-    bk_json_set(o, "out", bk_json_of_str(s->a->out, strlen(s->a->out)));
+    bk_json_set(o, "out", bk_json_of_text(s->a->out));
     bk_json_set(o, "datasets", bk_json_of_int(s->datasets));
     bk_json_set(o, "samples", bk_json_of_int(s->samples.n));
     bk_json_set(o, "seqlen", bk_json_of_int(s->samples.seqlen));

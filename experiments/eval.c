@@ -154,7 +154,7 @@ static bk_status print_json(const eval_state *s, double seconds, bk_error *err)
     bk_json_set(o, "windows", bk_json_of_int(s->windows.n));
     bk_json_set(o, "seqlen", bk_json_of_int(s->windows.seqlen));
     bk_json_set(o, "prefix", ids);
-    bk_json_set(o, "bos", bk_json_of_str(s->bos, strlen(s->bos)));
+    bk_json_set(o, "bos", bk_json_of_text(s->bos));
     bk_json_set(o, "seconds", bk_json_of_num(seconds));
     return bk_print_json(o, err);
 }

@@ -18,7 +18,7 @@ static void put_int(FILE *out, int64_t v)
     if (v >= 0) fprintf(out, "%" PRId64, v);
 }
 
-/* Names of the axes of a row, then `more`. */
+/* Names of the axes that number the rows. */
 static void put_axes(const bk_view *v, FILE *out)
 {
     char name[BK_LABEL];

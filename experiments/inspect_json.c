@@ -6,11 +6,6 @@
 #include "experiments/inspect_view.h"
 #include "io/json.h"
 
-static bk_json *text_json(const char *text)
-{
-    return bk_json_of_str(text, strlen(text));
-}
-
 static bk_json *ints_json(const int64_t *v, int n)
 {
     bk_json *a = bk_json_array();
@@ -34,7 +29,7 @@ static bk_status add_attr(void *user, const char *name, const char *value, bool 
 {
     (void)err;
     bk_json *v = NULL;
-    if (is_text || bk_json_parse(value, strlen(value), name, &v, NULL) != BK_OK) v = text_json(value);
+    if (is_text || bk_json_parse(value, strlen(value), name, &v, NULL) != BK_OK) v = bk_json_of_text(value);
     bk_json_set(user, name, v);
     return BK_OK;
 }
@@ -42,13 +37,13 @@ static bk_status add_attr(void *user, const char *name, const char *value, bool 
 static bk_json *object_json(bk_store *s, const bk_store_object *o, bk_status *status, bk_error *err)
 {
     bk_json *j = bk_json_object(), *attrs = bk_json_object();
-    bk_json_set(j, "path", text_json(o->path));
-    bk_json_set(j, "kind", text_json(o->group ? "group" : "dataset"));
+    bk_json_set(j, "path", bk_json_of_text(o->path));
+    bk_json_set(j, "kind", bk_json_of_text(o->group ? "group" : "dataset"));
     if (!o->group) {
         bk_json *labels = bk_json_array();
         for (int k = 0; k < o->rank; k++)
-            bk_json_push(labels, k < BK_STORE_RANK && o->label[k][0] ? text_json(o->label[k]) : bk_json_null());
-        bk_json_set(j, "dtype", text_json(o->type_text));
+            bk_json_push(labels, k < BK_STORE_RANK && o->label[k][0] ? bk_json_of_text(o->label[k]) : bk_json_null());
+        bk_json_set(j, "dtype", bk_json_of_text(o->type_text));
         bk_json_set(j, "shape", ints_json(o->dim, o->rank));
         bk_json_set(j, "dims", labels);
         bk_json_set(j, "chunk", o->chunk[0] ? ints_json(o->chunk, o->rank) : bk_json_null());
@@ -207,9 +202,9 @@ static bk_json *side_json(const bk_view *v, int side)
     const bk_comparison *c = v->comparison;
     const bk_store_object *o = side ? v->other : v->top;
     bk_json *j = bk_json_object();
-    bk_json_set(j, "file", text_json(side ? v->other_file : v->file));
-    bk_json_set(j, "path", text_json(o->path));
-    bk_json_set(j, "dtype", text_json(o->type_text));
+    bk_json_set(j, "file", bk_json_of_text(side ? v->other_file : v->file));
+    bk_json_set(j, "path", bk_json_of_text(o->path));
+    bk_json_set(j, "dtype", bk_json_of_text(o->type_text));
     set_int(j, "nan", c->nan[side]);
     bk_json_set(j, "nan_at", value_place(v, c->nan_at[side]));
     set_int(j, "inf", c->inf[side]);
@@ -245,8 +240,8 @@ static bk_json *pair_json(const bk_pair *p)
     const bk_comparison *c = &p->sums;
     bool any = p->compared && c->finite > 0;
     bk_json *j = bk_json_object();
-    bk_json_set(j, "path", text_json(p->value->path));
-    bk_json_set(j, "reference", p->reference ? text_json(p->reference->path) : bk_json_null());
+    bk_json_set(j, "path", bk_json_of_text(p->value->path));
+    bk_json_set(j, "reference", p->reference ? bk_json_of_text(p->reference->path) : bk_json_null());
     bk_json_set(j, "pairs", p->compared ? bk_json_of_int(c->n) : bk_json_null());
     bk_json_set(j, "compared", p->compared ? bk_json_of_int(c->finite) : bk_json_null());
     set_num(j, "mse", any ? bk_comparison_mse(c) : NAN);
@@ -268,7 +263,7 @@ bk_status bk_view_json(bk_view *v, FILE *out, bk_error *err)
 {
     bk_status status = BK_OK;
     bk_json *root = bk_json_object();
-    bk_json_set(root, "file", text_json(v->file));
+    bk_json_set(root, "file", bk_json_of_text(v->file));
     bk_json_set(root, "objects", tree_json(v, &status, err));
     bk_json_set(root, "statistics", stats_json(v, &status, err));
     bk_json_set(root, "comparison", comparison_json(v, &status, err));

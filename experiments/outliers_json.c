@@ -7,11 +7,6 @@
 #include "experiments/outliers.h"
 #include "experiments/printable.h"
 
-static bk_json *text_of(const char *s)
-{
-    return bk_json_of_str(s, strlen(s));
-}
-
 static bk_status token_text(const bk_outlier_report *r, int32_t id, bk_json **out, bk_error *err)
 {
     char *text;
@@ -78,7 +73,7 @@ static bk_status stage(const bk_outlier_report *r, const bk_outlier_stage *s, bk
     static const char *const upper_site[] = {"down_raw", "block_out"}, *const lower_site[] = {"query", "key"};
     bk_json *blocks = bk_json_array(), *upper = bk_json_object(), *lower = bk_json_object();
     for (int64_t l = 0; l < s->layers; l++) bk_json_push(blocks, block_ratios(s, l));
-    bk_json_set(o, "stage", text_of(s->name));
+    bk_json_set(o, "stage", bk_json_of_text(s->name));
     bk_json_set(o, "blocks", blocks);
     bk_json_set(o, "upper", upper);
     bk_json_set(o, "lower", lower);
@@ -105,17 +100,17 @@ static bk_status prefix(const bk_outlier_report *r, bk_json *o, bk_error *err)
 static bk_status build(const bk_outlier_report *r, bk_json *o, bk_error *err)
 {
     bk_json *stages = bk_json_array(), *chosen = bk_json_object();
-    bk_json_set(o, "model", text_of(r->model));
-    bk_json_set(o, "text", text_of(r->text));
-    bk_json_set(o, "bos", text_of(r->bos));
+    bk_json_set(o, "model", bk_json_of_text(r->model));
+    bk_json_set(o, "text", bk_json_of_text(r->text));
+    bk_json_set(o, "bos", bk_json_of_text(r->bos));
     bk_json_set(o, "samples", bk_json_of_int(r->samples->n));
     bk_json_set(o, "seqlen", bk_json_of_int(r->samples->seqlen));
     bk_json_set(o, "threshold", bk_json_of_num(r->limits.upper));
     bk_json_set(o, "lower_threshold", bk_json_of_num(r->limits.lower));
-    bk_json_set(o, "ratios", text_of("per sequence, mean over sequences"));
-    bk_json_set(o, "rotate", text_of(r->rotate));
+    bk_json_set(o, "ratios", bk_json_of_text("per sequence, mean over sequences"));
+    bk_json_set(o, "rotate", bk_json_of_text(r->rotate));
     bk_json_set(o, "prefix", chosen);
-    bk_json_set(o, "scheme", text_of(r->scheme));
+    bk_json_set(o, "scheme", bk_json_of_text(r->scheme));
     bk_json_set(o, "error_block", bk_json_of_int(r->block));
     bk_json_set(o, "stages", stages);
     bk_json_set(o, "seconds", bk_json_of_num(r->seconds));

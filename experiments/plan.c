@@ -200,11 +200,6 @@ static void print_text(const plan *p)
 
 /* --- JSON --- */
 
-static bk_json *json_text(const char *s)
-{
-    return bk_json_of_str(s, strlen(s));
-}
-
 static bk_json *json_transforms(const plan *p)
 {
     const bk_rotation *r = p->rotation;
@@ -218,7 +213,7 @@ static bk_json *json_transforms(const plan *p)
                {"r3", BK_TRANSFORM_R3, r->head},
                {"r4", BK_TRANSFORM_R4, r->inter}};
     for (size_t i = 0; i < 4; i++)
-        bk_json_set(o, all[i].name, r->on[all[i].id] ? json_text(all[i].h->note) : bk_json_null());
+        bk_json_set(o, all[i].name, r->on[all[i].id] ? bk_json_of_text(all[i].h->note) : bk_json_null());
     return o;
 }
 
@@ -228,7 +223,7 @@ static bk_json *json_stages(const plan *p)
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (p->estimate.memory[i] <= 0) continue;
         bk_json *o = bk_json_object();
-        bk_json_set(o, "stage", json_text(bk_part_name[i]));
+        bk_json_set(o, "stage", bk_json_of_text(bk_part_name[i]));
         bk_json_set(o, "memory_bytes", bk_json_of_num(p->estimate.memory[i]));
         bk_json_set(o, "seconds", bk_json_of_num(p->estimate.seconds[i]));
         bk_json_push(a, o);
@@ -244,12 +239,12 @@ static bk_json *json_samples(const plan *p)
         const bk_plan_set *s = &p->set[i];
         if (!s->used) continue;
         bk_json *o = bk_json_object();
-        bk_json_set(o, "set", json_text(s->name));
-        bk_json_set(o, "text", json_text(s->path));
+        bk_json_set(o, "set", bk_json_of_text(s->name));
+        bk_json_set(o, "text", bk_json_of_text(s->path));
         bk_json_set(o, "seqlen", bk_json_of_int(s->seqlen));
         bk_json_set(o, "asked", s->asked < 0 ? bk_json_null() : bk_json_of_int(s->asked));
         bk_json_set(o, "given", bk_json_of_int(s->given));
-        bk_json_set(o, "source", json_text(source[s->source]));
+        bk_json_set(o, "source", bk_json_of_text(source[s->source]));
         bk_json_push(a, o);
     }
     return a;
@@ -260,8 +255,8 @@ static bk_json *json_missing(const plan *p)
     bk_json *a = bk_json_array();
     for (int i = 0; i < p->n_missing; i++) {
         bk_json *o = bk_json_object();
-        bk_json_set(o, "key", json_text(p->missing[i].key));
-        bk_json_set(o, "path", json_text(p->missing[i].path));
+        bk_json_set(o, "key", bk_json_of_text(p->missing[i].key));
+        bk_json_set(o, "path", bk_json_of_text(p->missing[i].path));
         bk_json_push(a, o);
     }
     return a;
@@ -284,9 +279,9 @@ static bk_status print_json(const plan *p, bk_error *err)
                   {"disk_free_bytes", p->room.run_disk},
                   {"seconds", e->total_seconds},
                   {"sgemm_gflops", p->rates.gflops}};
-    bk_json_set(o, "model", json_text(p->cfg.model));
-    bk_json_set(o, "method", json_text(p->cfg.method));
-    bk_json_set(o, "scheme", json_text(p->cfg.scheme));
+    bk_json_set(o, "model", bk_json_of_text(p->cfg.model));
+    bk_json_set(o, "method", bk_json_of_text(p->cfg.method));
+    bk_json_set(o, "scheme", bk_json_of_text(p->cfg.scheme));
     bk_json_set(o, "shapes", p->known ? bk_config_to_json(&p->shapes) : bk_json_null());
     bk_json_set(o, "transforms", p->known ? json_transforms(p) : bk_json_null());
     bk_json_set(o, "missing", json_missing(p));
@@ -295,7 +290,7 @@ static bk_status print_json(const plan *p, bk_error *err)
     for (size_t i = 0; i < sizeof number / sizeof number[0]; i++)
         bk_json_set(o, number[i].key, p->known ? bk_json_of_num(number[i].value) : bk_json_null());
     bk_json_set(o, "fits", p->known ? bk_json_of_bool(!p->refusal.code) : bk_json_null());
-    bk_json_set(o, "why", p->refusal.code ? json_text(p->refusal.msg) : bk_json_null());
+    bk_json_set(o, "why", p->refusal.code ? bk_json_of_text(p->refusal.msg) : bk_json_null());
     return bk_print_json(o, err);
 }
 

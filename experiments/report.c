@@ -87,7 +87,7 @@ static bk_status print_result(const report_args *a, bk_page *page, bk_error *err
     snprintf(path, sizeof path, "%s/index.html", page->dir);
     if (!a->json) return puts(path) < 0 ? bk_fail_errno(err, "standard output") : BK_OK;
     bk_json *o = bk_json_object();
-    bk_json_set(o, "page", bk_json_of_str(path, strlen(path)));
+    bk_json_set(o, "page", bk_json_of_text(path));
     bk_json_set(o, "pictures", page->pictures);
     page->pictures = NULL;
     return bk_print_json(o, err);

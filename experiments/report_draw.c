@@ -93,7 +93,7 @@ static bk_status run_gnuplot(const char *dir, char *const *argv, const char *mes
     pid_t pid;
     int e = posix_spawn_file_actions_init(&fa);
     if (e) return bk_fail(err, BK_ENOMEM, "no memory to start gnuplot");
-    if (!e) e = posix_spawn_file_actions_addchdir_np(&fa, dir);
+    e = posix_spawn_file_actions_addchdir_np(&fa, dir);
     if (!e) e = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
     if (!e) e = posix_spawn_file_actions_addopen(&fa, 1, "/dev/null", O_WRONLY, 0);
     if (!e) e = posix_spawn_file_actions_addopen(&fa, 2, messages, O_WRONLY | O_CREAT | O_TRUNC, 0666);

@@ -137,7 +137,7 @@ static bk_status measure_and_keep(measurement *m, bk_report_run *r, int64_t samp
 {
     BK_TRY(measure(m, samples, err));
     BK_TRY(bk_outlier_json(&m->report, &r->data, err));
-    bk_json_set(r->data, "depends", bk_json_of_str(depends, strlen(depends)));
+    bk_json_set(r->data, "depends", bk_json_of_text(depends));
     return keep(r, err);
 }
 

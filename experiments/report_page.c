@@ -107,13 +107,13 @@ static void list_picture(bk_page *page, const bk_picture *p)
 {
     bk_json *o = bk_json_object();
     char file[80];
-    bk_json_set(o, "name", bk_json_of_str(p->name, strlen(p->name)));
-    bk_json_set(o, "title", bk_json_of_str(p->title, strlen(p->title)));
+    bk_json_set(o, "name", bk_json_of_text(p->name));
+    bk_json_set(o, "title", bk_json_of_text(p->title));
     snprintf(file, sizeof file, "%s.svg", p->name);
-    bk_json_set(o, "svg", *p->missing ? bk_json_null() : bk_json_of_str(file, strlen(file)));
+    bk_json_set(o, "svg", *p->missing ? bk_json_null() : bk_json_of_text(file));
     snprintf(file, sizeof file, "%s.png", p->name);
-    bk_json_set(o, "png", *p->missing ? bk_json_null() : bk_json_of_str(file, strlen(file)));
-    bk_json_set(o, "missing", *p->missing ? bk_json_of_str(p->missing, strlen(p->missing)) : bk_json_null());
+    bk_json_set(o, "png", *p->missing ? bk_json_null() : bk_json_of_text(file));
+    bk_json_set(o, "missing", *p->missing ? bk_json_of_text(p->missing) : bk_json_null());
     bk_json_push(page->pictures, o);
 }
 

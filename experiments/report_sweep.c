@@ -117,7 +117,7 @@ static void add_to_group(bk_report_group *g, const bk_json *row)
     if (!(fabs(gap) < MOST_GAP)) return;
     g->n++;
     g->gap += delta / (double)g->n;
-    g->deviation += delta * (gap - g->gap); /* Welford: the sum of squares for now */
+    g->squares += delta * (gap - g->gap); /* Welford */
     g->ppl += (number(row, "ppl_final") - g->ppl) / (double)g->n;
     g->init += (log(number(row, "ppl_init") / number(row, "ppl_fp")) - g->init) / (double)g->n;
     g->lo = g->n == 1 ? gap : fmin(g->lo, gap);
@@ -146,8 +146,6 @@ static bk_status read_groups(bk_report_sweep *s, bk_error *err)
         add_to_group(&s->group[k], row);
         s->n_done += fabs(number(row, "gap")) < MOST_GAP;
     }
-    for (size_t k = 0; k < s->n_groups; k++)
-        s->group[k].deviation = s->group[k].n > 1 ? sqrt(s->group[k].deviation / (double)(s->group[k].n - 1)) : NAN;
     qsort(s->group, s->n_groups, sizeof *s->group, by_gap);
     return BK_OK;
 }
@@ -186,7 +184,7 @@ static void ranked(const bk_report_sweep *s, bk_page *page)
         bk_page_number(page, "%.4f", g->ppl);
         bk_page_number(page, "%.4f", g->gap);
         if (s->seed >= 0) {
-            bk_page_number(page, "%.4f", g->deviation);
+            bk_page_number(page, "%.4f", g->n > 1 ? sqrt(g->squares / (double)(g->n - 1)) : NAN);
             bk_page_number(page, "%.0f", (double)g->n);
         }
     }

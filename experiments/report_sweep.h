@@ -26,7 +26,8 @@ typedef struct bk_report_axis {
 /* Points that differ in their seed alone. gap = ln(ppl / ppl of fp). */
 typedef struct bk_report_group {
     size_t at[BK_REPORT_AXES];                /* index of the value on every axis; 0 on that of seeds */
-    double gap, deviation, lo, hi, ppl, init; /* means; standard deviation; extremes of the gap; gap before training */
+    double gap, squares, lo, hi; /* mean, sum of squared deviations from it, extremes */
+    double ppl, init;            /* means; init: gap before training */
     size_t n;
 } bk_report_group;
 

@@ -19,10 +19,11 @@ static double place_of(const bk_report_axis *a, size_t i)
 
 static void label_of(const bk_report_axis *a, size_t i, char to[BK_REPORT_TEXT])
 {
+    double x = a->value[i].x;
     if (!a->numeric)
         memcpy(to, a->value[i].text, BK_REPORT_TEXT);
     else
-        snprintf(to, BK_REPORT_TEXT, a->value[i].x == floor(a->value[i].x) && fabs(a->value[i].x) < 1e6 ? "%.0f" : "%.4g", a->value[i].x);
+        snprintf(to, BK_REPORT_TEXT, x == floor(x) && fabs(x) < 1e6 ? "%.0f" : "%.4g", x);
 }
 
 static void put_label(bk_picture *p, const bk_report_axis *a, size_t i)

@@ -341,17 +341,17 @@ bk_status bk_run_write_summary(bk_run *r, bk_error *err)
     bk_json_set(ppl, "final", bk_json_of_num(r->ppl_final));
     for (int i = 0; i < r->n_rows; i++) {
         bk_json *o = bk_json_object();
-        bk_json_set(o, "row", bk_json_of_str(r->row[i].name, strlen(r->row[i].name)));
+        bk_json_set(o, "row", bk_json_of_text(r->row[i].name));
         bk_json_set(o, "ppl", bk_json_of_num(r->row[i].ppl));
         bk_json_push(table, o);
     }
     for (int i = 0; i < BK_RUN_STAGES; i++) bk_json_set(seconds, bk_run_stage_name[i], bk_json_of_num(r->seconds[i]));
-    bk_json_set(root, "model", bk_json_of_str(model, strlen(model)));
-    bk_json_set(root, "scheme", bk_json_of_str(r->cfg.scheme, strlen(r->cfg.scheme)));
+    bk_json_set(root, "model", bk_json_of_text(model));
+    bk_json_set(root, "scheme", bk_json_of_text(r->cfg.scheme));
     bk_json_set(root, "seed", bk_json_of_int(r->cfg.seed));
     snprintf(protocol, sizeof protocol, "%lld windows of %lld tokens of %.200s", (long long)r->evaluation.n, (long long)r->evaluation.seqlen,
              r->cfg.data.evaluation.text);
-    bk_json_set(root, "protocol", bk_json_of_str(protocol, strlen(protocol)));
+    bk_json_set(root, "protocol", bk_json_of_text(protocol));
     bk_json_set(root, "prefix", prefix_json(r));
     bk_json_set(root, "ppl", ppl);
     bk_json_set(root, "table", table);

@@ -64,14 +64,14 @@ static bk_json *manifest_of(const bk_run *r)
     bk_json *o = bk_json_object();
     const char *flavour = r->lab.be->flavour ? r->lab.be->flavour() : "";
     const bk_ledger *l[] = {&r->detection.ledger, &r->calibration.ledger, &r->training.ledger, &r->evaluation.ledger};
-    bk_json_set(o, "version", bk_json_of_str(BK_VERSION, strlen(BK_VERSION)));
-    bk_json_set(o, "model", bk_json_of_str(r->cfg.model, strlen(r->cfg.model)));
-    bk_json_set(o, "model_sha256", bk_json_of_str(r->model_sha, strlen(r->model_sha)));
-    bk_json_set(o, "backend", bk_json_of_str(r->lab.be->name, strlen(r->lab.be->name)));
-    bk_json_set(o, "openblas_core", bk_json_of_str(flavour, strlen(flavour)));
+    bk_json_set(o, "version", bk_json_of_text(BK_VERSION));
+    bk_json_set(o, "model", bk_json_of_text(r->cfg.model));
+    bk_json_set(o, "model_sha256", bk_json_of_text(r->model_sha));
+    bk_json_set(o, "backend", bk_json_of_text(r->lab.be->name));
+    bk_json_set(o, "openblas_core", bk_json_of_text(flavour));
     for (int i = 0; i < 4; i++) {
         bk_json *d = bk_json_object();
-        bk_json_set(d, "sha256", bk_json_of_str(l[i]->sha256, strlen(l[i]->sha256)));
+        bk_json_set(d, "sha256", bk_json_of_text(l[i]->sha256));
         bk_json_set(d, "asked", bk_json_of_int(l[i]->asked));
         bk_json_set(d, "kept", bk_json_of_int(l[i]->kept));
         bk_json_set(d, "dropped", bk_json_of_int(l[i]->dropped));
@@ -225,7 +225,7 @@ bk_status bk_run_manifest(bk_run *r, bk_error *err)
     if (!st && old) st = compare_manifest(r, old, now, err);
     if (!st && old) warn_of_other_build(r, old, program);
     if (!st && !old) {
-        bk_json_set(now, program_key, bk_json_of_str(program, strlen(program)));
+        bk_json_set(now, program_key, bk_json_of_text(program));
         st = bk_sealed_save(now, path, err);
     }
     bk_json_free(old);

@@ -228,10 +228,10 @@ bk_status bk_ledger_add(const bk_stage *s, bk_error *err)
 {
     char path[BK_STAGE_PATH];
     bk_json *o = bk_json_object();
-    bk_json_set(o, "stage", bk_json_of_str(s->name, strlen(s->name)));
-    bk_json_set(o, "hash", bk_json_of_str(s->hash, strlen(s->hash)));
-    bk_json_set(o, "quick", bk_json_of_str(s->quick, strlen(s->quick)));
-    bk_json_set(o, "run", s->run ? bk_json_of_str(s->run, strlen(s->run)) : bk_json_null());
+    bk_json_set(o, "stage", bk_json_of_text(s->name));
+    bk_json_set(o, "hash", bk_json_of_text(s->hash));
+    bk_json_set(o, "quick", bk_json_of_text(s->quick));
+    bk_json_set(o, "run", bk_json_of_text(s->run));
     bk_json_set(o, "seconds", bk_json_of_num(bk_seconds() - s->began));
     char *text = bk_json_dump(o, 0), *line = NULL;
     bk_json_free(o);

@@ -347,15 +347,10 @@ static void print_text(const sweep_plan *p)
 
 /* --- JSON --- */
 
-static bk_json *text(const char *t)
-{
-    return bk_json_of_str(t, strlen(t));
-}
-
 static bk_json *line_json(const line *l, bool known)
 {
     bk_json *o = bk_json_object();
-    bk_json_set(o, "stage", text(l->name));
+    bk_json_set(o, "stage", bk_json_of_text(l->name));
     bk_json_set(o, "needed", bk_json_of_int(l->needed));
     bk_json_set(o, "there", bk_json_of_int(l->there));
     bk_json_set(o, "to_make", bk_json_of_int(l->to_make));
@@ -368,10 +363,10 @@ static bk_json *shared_json(const sweep_plan *p, int index)
     const shared *s = &p->stage[index];
     bk_json *o = bk_json_object(), *points = bk_json_array();
     for (int i = 0; i < p->s.n; i++)
-        if (p->point[i].stage[s->kind] == index) bk_json_push(points, text(p->s.point[i].name));
-    bk_json_set(o, "stage", text(bk_stage_name(s->kind)));
-    bk_json_set(o, "id", text(s->quick));
-    bk_json_set(o, "parent", s->parent < 0 ? bk_json_null() : text(p->stage[s->parent].quick));
+        if (p->point[i].stage[s->kind] == index) bk_json_push(points, bk_json_of_text(p->s.point[i].name));
+    bk_json_set(o, "stage", bk_json_of_text(bk_stage_name(s->kind)));
+    bk_json_set(o, "id", bk_json_of_text(s->quick));
+    bk_json_set(o, "parent", s->parent < 0 ? bk_json_null() : bk_json_of_text(p->stage[s->parent].quick));
     bk_json_set(o, "there", bk_json_of_bool(s->there));
     bk_json_set(o, "to_make", bk_json_of_bool(to_make(s)));
     bk_json_set(o, "points", points);
@@ -389,11 +384,11 @@ static bk_status print_json(const sweep_plan *p, bk_error *err)
     sum_room(p, &memory, &disk);
     for (int k = 0; k < LINES; k++) bk_json_push(stages, line_json(&all[k], known));
     for (int i = 0; i < p->n_stages; i++) bk_json_push(tree, shared_json(p, i));
-    for (int i = 0; i < p->s.n; i++) bk_json_push(points, text(p->s.point[i].name));
-    for (int i = 0; i < p->n_missing; i++) bk_json_push(missing, text(p->missing[i]));
-    bk_json_set(o, "sweep", text(p->s.file));
-    bk_json_set(o, "base", text(p->s.base));
-    bk_json_set(o, "folder", text(p->r.dir));
+    for (int i = 0; i < p->s.n; i++) bk_json_push(points, bk_json_of_text(p->s.point[i].name));
+    for (int i = 0; i < p->n_missing; i++) bk_json_push(missing, bk_json_of_text(p->missing[i]));
+    bk_json_set(o, "sweep", bk_json_of_text(p->s.file));
+    bk_json_set(o, "base", bk_json_of_text(p->s.base));
+    bk_json_set(o, "folder", bk_json_of_text(p->r.dir));
     bk_json_set(o, "points", points);
     bk_json_set(o, "stages", stages);
     bk_json_set(o, "tree", tree);

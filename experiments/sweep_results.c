@@ -137,7 +137,7 @@ static bk_json *axis_json(const bk_sweep *s, int axis, const char *text)
     bool is_number = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_WINDOWS;
     if (t == BK_KEY_BOOL) return bk_json_of_bool(!strcmp(text, "true"));
     double x = strtod(text, &end);
-    if (!is_number || *end) return bk_json_of_str(text, strlen(text));
+    if (!is_number || *end) return bk_json_of_text(text);
     return t == BK_KEY_REAL ? bk_json_of_num(x) : bk_json_of_int(strtoll(text, NULL, 10));
 }
 
@@ -157,9 +157,9 @@ static bk_json *row_json(const bk_sweep *s, int point, const bk_sweep_row *row, 
                    {"loss_init", row->loss_init},
                    {"loss_final", row->loss_final},
                    {"loss_last", row->loss_last}};
-    bk_json_set(o, "point", bk_json_of_str(p->name, strlen(p->name)));
+    bk_json_set(o, "point", bk_json_of_text(p->name));
     for (int a = 0; a < s->n_axes; a++) bk_json_set(o, bk_keys[s->axis[a]].path, axis_json(s, a, p->shown[a]));
-    bk_json_set(o, "status", bk_json_of_str(state_name[row->state], strlen(state_name[row->state])));
+    bk_json_set(o, "status", bk_json_of_text(state_name[row->state]));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         bk_json_set(o, numbers[i].key, bk_json_of_num(numbers[i].value));
     for (int i = 0; i < BK_RUN_STAGES; i++) {
@@ -168,12 +168,12 @@ static bk_json *row_json(const bk_sweep *s, int point, const bk_sweep_row *row, 
     }
     bk_json_set(o, "peak_rss_bytes", isnan(row->peak) ? bk_json_null() : bk_json_of_int((int64_t)row->peak));
     snprintf(path, sizeof path, "%s/%s", dir, p->name);
-    bk_json_set(o, "folder", bk_json_of_str(path, strlen(path)));
+    bk_json_set(o, "folder", bk_json_of_text(path));
     bk_json_set(o, "exit_code",
                 row->state == BK_POINT_FAILED ? bk_json_of_int(row->code)
                 : row->state == BK_POINT_DONE ? bk_json_of_int(0)
                                               : bk_json_null());
-    bk_json_set(o, "message", *row->message ? bk_json_of_str(row->message, strlen(row->message)) : bk_json_null());
+    bk_json_set(o, "message", *row->message ? bk_json_of_text(row->message) : bk_json_null());
     return o;
 }
 

@@ -156,11 +156,6 @@ static void print_seeds(const bk_sweep *s, const group *g, int n)
 
 /* --- JSON --- */
 
-static bk_json *text(const char *t)
-{
-    return bk_json_of_str(t, strlen(t));
-}
-
 static bk_json *seeds_json(const bk_sweep *s, const group *g, int n)
 {
     bk_json *all = bk_json_array();
@@ -168,7 +163,7 @@ static bk_json *seeds_json(const bk_sweep *s, const group *g, int n)
     for (int i = 0; i < n; i++) {
         bk_json *o = bk_json_object();
         for (int a = 0; a < s->n_axes; a++)
-            if (a != seed) bk_json_set(o, bk_keys[s->axis[a]].path, text(s->point[g[i].first].shown[a]));
+            if (a != seed) bk_json_set(o, bk_keys[s->axis[a]].path, bk_json_of_text(s->point[g[i].first].shown[a]));
         bk_json_set(o, "n", bk_json_of_int(g[i].n));
         bk_json_set(o, "ppl_final_mean", bk_json_of_num(g[i].n ? g[i].ppl : NAN));
         bk_json_set(o, "ppl_final_sd", bk_json_of_num(deviation(g[i].ppl_squares, g[i].n)));
@@ -185,11 +180,12 @@ static bk_status print_json(const bk_sweep *s, const bk_sweep_row *rows, const r
     bk_json *o = bk_json_object(), *axes = bk_json_array(), *ranking = bk_json_array();
     int count[BK_POINT_STOPPED + 1] = {0};
     for (int i = 0; i < s->n; i++) count[rows[i].state]++;
-    for (int a = 0; a < s->n_axes; a++) bk_json_push(axes, text(bk_keys[s->axis[a]].path));
-    for (int i = 0; i < s->n && !isnan(r[i].row->gap); i++) bk_json_push(ranking, text(s->point[r[i].point].name));
-    bk_json_set(o, "sweep", text(s->file));
-    bk_json_set(o, "base", text(s->base));
-    bk_json_set(o, "folder", text(dir));
+    for (int a = 0; a < s->n_axes; a++) bk_json_push(axes, bk_json_of_text(bk_keys[s->axis[a]].path));
+    for (int i = 0; i < s->n && !isnan(r[i].row->gap); i++)
+        bk_json_push(ranking, bk_json_of_text(s->point[r[i].point].name));
+    bk_json_set(o, "sweep", bk_json_of_text(s->file));
+    bk_json_set(o, "base", bk_json_of_text(s->base));
+    bk_json_set(o, "folder", bk_json_of_text(dir));
     bk_json_set(o, "axes", axes);
     bk_json_set(o, "done", bk_json_of_int(count[BK_POINT_DONE]));
     bk_json_set(o, "failed", bk_json_of_int(count[BK_POINT_FAILED]));

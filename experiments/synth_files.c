@@ -10,7 +10,7 @@
 
 static bk_json *str(const char *s)
 {
-    return bk_json_of_str(s, strlen(s));
+    return bk_json_of_text(s);
 }
 
 static bk_status save_json(bk_json *root, const char *dir, const char *name, bk_error *err)

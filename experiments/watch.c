@@ -196,7 +196,7 @@ static bk_status show_json(watch *w, bk_error *err)
     if (!w->folder) return bk_print_json(bk_watch_json(w->run[0].dir, &w->run[0].view), err);
     bk_json *o = bk_json_object(), *runs = bk_json_array();
     static const char *const name[] = {"running", "finished", "stopped"};
-    bk_json_set(o, "folder", bk_json_of_str(w->dir, strlen(w->dir)));
+    bk_json_set(o, "folder", bk_json_of_text(w->dir));
     for (int s = 0; s < 3; s++) bk_json_set(o, name[s], bk_json_of_int(w->count[s]));
     for (int i = 0; i < w->n; i++) bk_json_push(runs, bk_watch_json(w->run[i].dir, &w->run[i].view));
     bk_json_set(o, "runs", runs);

@@ -178,9 +178,9 @@ bk_json *bk_watch_json(const char *dir, const bk_run_view *v)
 {
     const bk_beacon_record *at = &v->at;
     bk_json *o = bk_json_object(), *ppl = bk_json_object();
-    bk_json_set(o, "run", bk_json_of_str(dir, strlen(dir)));
-    bk_json_set(o, "state", bk_json_of_str(state_name[v->state], strlen(state_name[v->state])));
-    bk_json_set(o, "stage", v->told ? bk_json_of_str(at->stage, strlen(at->stage)) : bk_json_null());
+    bk_json_set(o, "run", bk_json_of_text(dir));
+    bk_json_set(o, "state", bk_json_of_text(state_name[v->state]));
+    bk_json_set(o, "stage", v->told ? bk_json_of_text(at->stage) : bk_json_null());
     bk_json_set(o, "number", number_or_null(v->told && at->of, at->number));
     bk_json_set(o, "of", number_or_null(v->told && at->of, at->of));
     bk_json_set(o, "done", number_or_null(v->told && at->total, at->done));
@@ -198,6 +198,6 @@ bk_json *bk_watch_json(const char *dir, const bk_run_view *v)
     bk_json_set(ppl, "fp", bk_json_of_num(v->ppl_fp));
     bk_json_set(ppl, "final", bk_json_of_num(v->ppl_final));
     bk_json_set(o, "ppl", ppl);
-    bk_json_set(o, "why", *v->why ? bk_json_of_str(v->why, strlen(v->why)) : bk_json_null());
+    bk_json_set(o, "why", *v->why ? bk_json_of_text(v->why) : bk_json_null());
     return o;
 }

@@ -162,6 +162,11 @@ bk_json *bk_json_of_str(const char *s, size_t len)
     return v;
 }
 
+bk_json *bk_json_of_text(const char *s)
+{
+    return s ? bk_json_of_str(s, strlen(s)) : bk_json_null();
+}
+
 bk_json *bk_json_of_int(int64_t v)
 {
     return json_integer(v);

@@ -39,6 +39,7 @@ const char *bk_json_bytes(const bk_json *v, size_t *len);         /* any string,
 bk_json *bk_json_object(void);
 bk_json *bk_json_array(void);
 bk_json *bk_json_of_str(const char *s, size_t len); /* bytes that are no valid UTF-8 become U+FFFD, NUL is kept as \u0000 */
+bk_json *bk_json_of_text(const char *s); /* the same of a string; NULL gives null */
 bk_json *bk_json_of_int(int64_t v);
 bk_json *bk_json_of_num(double v); /* NaN and Inf become null */
 bk_json *bk_json_of_bool(bool v);

@@ -449,7 +449,7 @@ void bk_st_writer_metadata(bk_st_writer *w, const char *key, const char *value)
         w->metadata = bk_json_object();
         bk_json_set(w->header, METADATA, w->metadata);
     }
-    bk_json_set(w->metadata, key, bk_json_of_str(value, strlen(value)));
+    bk_json_set(w->metadata, key, bk_json_of_text(value));
 }
 
 bk_status bk_st_writer_declare(bk_st_writer *w, const char *name, bk_st_dtype dtype, int ndim, const int64_t *dim,
@@ -468,7 +468,7 @@ bk_status bk_st_writer_declare(bk_st_writer *w, const char *name, bk_st_dtype dt
     }
     bk_json_push(offsets, bk_json_of_int((int64_t)w->end));
     bk_json_push(offsets, bk_json_of_int((int64_t)(w->end + bytes)));
-    bk_json_set(entry, "dtype", bk_json_of_str(dtype_names[dtype], strlen(dtype_names[dtype])));
+    bk_json_set(entry, "dtype", bk_json_of_text(dtype_names[dtype]));
     bk_json_set(entry, "shape", shape);
     bk_json_set(entry, "data_offsets", offsets);
     bk_json_set(w->header, name, entry);

@@ -7,7 +7,7 @@
 
 static bk_json *str(const char *s)
 {
-    return bk_json_of_str(s, strlen(s));
+    return bk_json_of_text(s);
 }
 
 static bk_json *typed(const char *type)

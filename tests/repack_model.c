@@ -35,7 +35,7 @@ static void write_shard(const bk_st_set *s, const char *to, int shard, int shard
     for (int64_t i = shard; i < bk_st_count(s); i += shards) {
         const bk_st_tensor *t = bk_st_at(s, i);
         must(bk_st_writer_declare(w, t->name, BK_ST_F32, t->ndim, t->dim, &err), &err);
-        bk_json_set(map, t->name, bk_json_of_str(file, strlen(file)));
+        bk_json_set(map, t->name, bk_json_of_text(file));
     }
     for (int64_t i = shard; i < bk_st_count(s); i += shards) {
         const bk_st_tensor *t = bk_st_at(s, i);

@@ -290,7 +290,7 @@ START_TEST(resuming_with_another_version_is_refused)
     bk_error err = {0};
     unfinished();
     ck_assert_int_eq(bk_sealed_load("a/manifest.json", &o, &err), BK_OK);
-    bk_json_set(o, "version", bk_json_of_str("9", 1));
+    bk_json_set(o, "version", bk_json_of_text("9"));
     ck_assert_int_eq(bk_sealed_save(o, "a/manifest.json", &err), BK_OK);
     bk_json_free(o);
     refused("another version", "--resume");

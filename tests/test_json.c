@@ -154,6 +154,14 @@ START_TEST(bytes_become_valid_strings)
 }
 END_TEST
 
+START_TEST(texts_end_at_their_nul_and_none_is_null)
+{
+    check_dump(bk_json_of_text("a\xff\"b"), 0, "\"a\xef\xbf\xbd\\\"b\"");
+    check_dump(bk_json_of_text(""), 0, "\"\"");
+    check_dump(bk_json_of_text(NULL), 0, "null");
+}
+END_TEST
+
 START_TEST(lost_members_show_when_dumping)
 {
     bk_json *inner = bk_json_object(), *outer = bk_json_object();
@@ -201,6 +209,7 @@ int main(void)
     tcase_add_test(c, dump_indents);
     tcase_add_test(c, doubles_survive_a_round_trip);
     tcase_add_test(c, bytes_become_valid_strings);
+    tcase_add_test(c, texts_end_at_their_nul_and_none_is_null);
     tcase_add_test(c, lost_members_show_when_dumping);
     tcase_add_test(c, save_and_load);
     suite_add_tcase(s, c);

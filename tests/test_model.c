@@ -335,7 +335,7 @@ static void copy_weights(bool codes, const char *extra)
 START_TEST(linears_of_a_quantized_model_are_not_looked_for)
 {
     bk_json *json = bk_config_to_json(&config), *q = bk_json_object();
-    bk_json_set(q, "quant_method", bk_json_of_str("brick", 5));
+    bk_json_set(q, "quant_method", bk_json_of_text("brick"));
     bk_json_set(json, "quantization_config", q);
     ck_assert_int_eq(bk_json_save(json, in(other, "config.json"), &err), BK_OK);
     bk_json_free(json);

@@ -30,15 +30,15 @@ static bk_tokenizer *byte_tokenizer(bool with_bos)
     bk_json_set(model, "vocab", vocab);
     bk_json_set(model, "merges", bk_json_array());
     bk_json_set(doc, "model", model);
-    bk_json_set(level, "type", bk_json_of_str("ByteLevel", 9));
+    bk_json_set(level, "type", bk_json_of_text("ByteLevel"));
     bk_json_set(level, "add_prefix_space", bk_json_of_bool(false));
     bk_json_set(doc, "pre_tokenizer", level);
     bk_json_set(bos, "id", bk_json_of_int(256));
-    bk_json_set(bos, "content", bk_json_of_str("<s>", 3));
+    bk_json_set(bos, "content", bk_json_of_text("<s>"));
     bk_json_set(bos, "special", bk_json_of_bool(true));
     bk_json_push(added, bos);
     bk_json_set(doc, "added_tokens", added);
-    if (with_bos) bk_json_set(config, "bos_token", bk_json_of_str("<s>", 3));
+    if (with_bos) bk_json_set(config, "bos_token", bk_json_of_text("<s>"));
     bk_tokenizer *t;
     ck_assert_msg(bk_tokenizer_from_json(doc, config, &t, &err) == BK_OK, "%s", err.msg);
     bk_json_free(doc);
