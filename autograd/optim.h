@@ -9,6 +9,9 @@
 
 typedef struct bk_params bk_params;
 
+/* How a group moves: AdamW; or p -= lr sign(g) (signSGD; SignRound, arXiv 2309.05516), which needs no moments. */
+typedef enum { BK_RULE_ADAMW, BK_RULE_SIGN } bk_update_rule;
+
 /* err outlives the parameters: calls without a context record their failures there. NULL: BK_ENOMEM in err. */
 bk_params *bk_params_new(const bk_backend *be, bk_error *err);
 void bk_params_free(bk_params *p);                             /* and all its tensors */

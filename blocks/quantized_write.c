@@ -44,6 +44,36 @@ static bool has_codes(const bk_block *b, int w)
     return b->wq[w].q && b->wq[w].on && b->wq[w].q->codes;
 }
 
+/* What a step of a linear is called: the reader knows these names whatever the quantizer calls its parameters. */
+static const char *step_name(shard *s, int w, const char *which)
+{
+    char inner[64];
+    snprintf(inner, sizeof inner, "quant.w_%s.%s", bk_linear_name[w], which);
+    return layer_name(s, inner, "");
+}
+
+/* [rows, groups] */
+static void step_shape(const bk_block *b, int w, int64_t dim[2])
+{
+    dim[0] = b->w[w]->dim[0];
+    dim[1] = b->wq[w].q->units(b->wq[w].state.bytes) / dim[0];
+}
+
+static bk_status declare_steps(shard *s, int w)
+{
+    int64_t dim[2];
+    if (!has_codes(s->b, w)) return BK_OK;
+    step_shape(s->b, w, dim);
+    BK_TRY(bk_st_writer_declare(s->w, step_name(s, w, "step"), BK_ST_F32, 2, dim, s->err));
+    return s->b->wq[w].spec.symmetric ? BK_OK : bk_st_writer_declare(s->w, step_name(s, w, "zero"), BK_ST_F32, 2, dim, s->err);
+}
+
+/* A parameter of a site's quantizer: the reader makes the same quantizer. Those of weights are read hardened. */
+static bool is_of_site(const bk_tensor *t, int group)
+{
+    return group == BK_GROUP_QUANT && strncmp(t->name, "w_", 2) != 0;
+}
+
 static bk_status declare(shard *s)
 {
     bk_block *b = s->b;
@@ -59,11 +89,12 @@ static bk_status declare(shard *s)
         if (b->norm[i])
             BK_TRY(bk_st_writer_declare(s->w, layer_name(s, bk_norm_hf[i], ".weight"), BK_ST_F32, 1, b->norm[i]->dim,
                                         s->err));
+    for (int i = 0; i < BK_W_COUNT; i++) BK_TRY(declare_steps(s, i));
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
         const bk_tensor *t = bk_params_at(b->params, i, &group);
         char inner[128];
-        if (group != BK_GROUP_QUANT) continue;
+        if (!is_of_site(t, group)) continue;
         snprintf(inner, sizeof inner, "quant.%s", t->name);
         BK_TRY(bk_st_writer_declare(s->w, layer_name(s, inner, ""), BK_ST_F32, t->ndim, t->dim, s->err));
     }
@@ -88,22 +119,36 @@ static bk_status put_codes(shard *s, const char *name, int w)
 {
     bk_qinst *q = &s->b->wq[w];
     const bk_tensor *x = s->b->w[w];
-    int qmin = 0;
     bk_step_begin(s->ctx);
-    bk_tensor *codes = bk_tensor_new(s->ctx, BK_I32, 2, x->dim, "codes");
+    bk_codes of = {.codes = bk_tensor_new(s->ctx, BK_I32, 2, x->dim, "codes")};
     BK_TRY(bk_ctx_status(s->ctx));
-    BK_TRY(q->q->codes(s->ctx, q->state.bytes, x, codes, &qmin));
+    BK_TRY(q->q->codes(s->ctx, q->state.bytes, x, &of));
     if (bk_ctx_measuring(s->ctx)) return BK_OK;
     int32_t in[CHUNK];
     uint8_t out[CHUNK];
     int64_t n = bk_numel(x);
     for (int64_t i = 0; i < n; i += CHUNK) {
         int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        BK_TRY(bk_read_i32(s->b->be, codes, i, in, m, s->err));
-        for (int64_t j = 0; j < m; j++) out[j] = (uint8_t)(in[j] - qmin);
+        BK_TRY(bk_read_i32(s->b->be, of.codes, i, in, m, s->err));
+        for (int64_t j = 0; j < m; j++) out[j] = (uint8_t)(in[j] - of.qmin);
         BK_TRY(bk_st_writer_put(s->w, name, out, (size_t)m, s->err));
     }
     return BK_OK;
+}
+
+static bk_status put_steps(shard *s, int w)
+{
+    bk_qinst *q = &s->b->wq[w];
+    int64_t dim[2];
+    if (!has_codes(s->b, w)) return BK_OK;
+    step_shape(s->b, w, dim);
+    bk_step_begin(s->ctx);
+    bk_codes of = {.step = bk_real_new(s->ctx, 2, dim, "step"), .zero = q->spec.symmetric ? NULL : bk_real_new(s->ctx, 2, dim, "zero")};
+    BK_TRY(bk_ctx_status(s->ctx));
+    BK_TRY(q->q->codes(s->ctx, q->state.bytes, s->b->w[w], &of));
+    if (bk_ctx_measuring(s->ctx)) return BK_OK;
+    BK_TRY(put_real(s, step_name(s, w, "step"), of.step));
+    return of.zero ? put_real(s, step_name(s, w, "zero"), of.zero) : BK_OK;
 }
 
 static bk_status put(shard *s)
@@ -116,11 +161,12 @@ static bk_status put(shard *s)
     }
     for (int i = 0; i < BK_NORM_COUNT; i++)
         if (b->norm[i]) BK_TRY(put_real(s, layer_name(s, bk_norm_hf[i], ".weight"), b->norm[i]));
+    for (int i = 0; i < BK_W_COUNT; i++) BK_TRY(put_steps(s, i));
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
         const bk_tensor *t = bk_params_at(b->params, i, &group);
         char inner[128];
-        if (group != BK_GROUP_QUANT) continue;
+        if (!is_of_site(t, group)) continue;
         snprintf(inner, sizeof inner, "quant.%s", t->name);
         BK_TRY(put_real(s, layer_name(s, inner, ""), t));
     }
@@ -131,7 +177,10 @@ static bk_status measure_codes(shard *s)
 {
     bk_ctx_measure(s->ctx);
     for (int i = 0; i < BK_W_COUNT; i++)
-        if (has_codes(s->b, i)) BK_TRY(put_codes(s, "", i));
+        if (has_codes(s->b, i)) {
+            BK_TRY(put_codes(s, "", i));
+            BK_TRY(put_steps(s, i));
+        }
     return bk_ctx_commit(s->ctx);
 }
 

@@ -3,7 +3,6 @@
  * lowers it, and block reconstruction trains it together with the weights.
  *
  * A worked example: docs/adding-a-quantizer.md. tests/test_example_quantizer.c compiles and tests it. */
-#include "autograd/op.h"
 #include "quant/steps.h"
 
 /* Three codes are what `bits: 2`, `symmetric: true` and `step: restricted` leave of four: s = max / (2^1 - 1). */
@@ -22,14 +21,12 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
 }
 
 /* Files store code - qmin, and whoever reads them knows only the bits: qmin is that of all 2-bit codes. */
-static bk_status codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_tensor *out, int *qmin)
+static bk_status codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out)
 {
-    bk_steps *q = st;
     int qmax;
-    bk_code_range(2, true, qmin, &qmax);
-    return bk_k_fakequant_fwd(ctx, &(bk_fakequant_fwd_args){.rows = q->rows, .cols = q->cols, .group = q->attr.group, .per_row = 1,
-                                                            .qmin = q->attr.qmin, .qmax = q->attr.qmax, .x = x->data, .s = q->s->data,
-                                                            .codes = out->data});
+    BK_TRY(bk_steps_codes(ctx, st, x, out));
+    bk_code_range(2, true, &out->qmin, &qmax);
+    return BK_OK;
 }
 
 const bk_quantizer bk_quantizer_ternary = {

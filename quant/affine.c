@@ -1,7 +1,6 @@
 /* Uniform quantizer of weights: a step (and zero point) per output channel or per group of inputs, trained together with the weights.
  * q = clamp(rne(w / s) + z, qmin, qmax), w' = (q - z) s.
  * Sources: PrefixQuant (arXiv 2410.05265) eq. 1-2; EfficientQAT (arXiv 2407.11062), block phase. */
-#include "autograd/op.h"
 #include "quant/steps.h"
 
 static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
@@ -10,15 +9,6 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
         return bk_fail(err, BK_EINVAL, "%s: affine weights are per channel or per group, not per %s", shape->name,
                        bk_granularity_name[spec->granularity]);
     return bk_steps_setup(st, spec, shape, spec->granularity == BK_PER_GROUP ? spec->group : shape->cols, err);
-}
-
-static bk_status codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_tensor *out, int *qmin)
-{
-    bk_steps *q = st;
-    *qmin = q->attr.qmin;
-    return bk_k_fakequant_fwd(ctx, &(bk_fakequant_fwd_args){.rows = q->rows, .cols = q->cols, .group = q->attr.group, .per_row = 1,
-                                                            .qmin = q->attr.qmin, .qmax = q->attr.qmax, .x = x->data, .s = q->s->data,
-                                                            .z = bk_data(q->z), .codes = out->data});
 }
 
 const bk_quantizer bk_quantizer_affine = {
@@ -35,6 +25,6 @@ const bk_quantizer bk_quantizer_affine = {
     .init = bk_steps_init,
     .factors = bk_steps_factors,
     .apply = bk_steps_apply,
-    .codes = codes,
+    .codes = bk_steps_codes,
 };
 _Static_assert(sizeof(bk_steps) <= BK_QUANTIZER_STATE_MAX, "state");

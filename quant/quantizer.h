@@ -1,7 +1,8 @@
-/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def.
+/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def, or a plugin (experiments/plugin.h).
  *
  * Life of an instance: setup (shapes checked, nothing allocated) -> params (learnables declared) -> the driver commits them ->
- * init (min-max values) -> factors (grid search) -> apply (records fake-quant nodes, every forward) -> codes (integers for export).
+ * init (min-max values) -> factors (grid search) -> begin (soft values from the weight) -> apply (records fake-quant nodes, every forward),
+ * penalty (every training step) -> harden (soft rounding becomes hard) -> codes (integers for export).
  * The driver owns updates, checkpoints, resume and search. */
 #ifndef BK_QUANTIZER_H
 #define BK_QUANTIZER_H
@@ -9,11 +10,12 @@
 #include "autograd/optim.h"
 #include "autograd/tensor.h"
 
-#define BK_QUANTIZER_ABI 1
+#define BK_QUANTIZER_ABI 2
 #define BK_QUANTIZER_STATE_MAX 256
+#define BK_OPTIONS_MAX 8 /* of one quantizer */
 
 /* Learning-rate groups of a block's parameters (autograd/optim.h). */
-enum { BK_GROUP_QUANT = 0, BK_GROUP_WEIGHT = 1, BK_GROUP_CONSTANT = 3 };
+enum { BK_GROUP_QUANT = 0, BK_GROUP_WEIGHT = 1, BK_GROUP_ROUND = 2, BK_GROUP_CONSTANT = 3 };
 
 typedef enum bk_granularity { BK_PER_TENSOR, BK_PER_CHANNEL, BK_PER_TOKEN, BK_PER_HEAD, BK_PER_GROUP, BK_GRANULARITY_COUNT } bk_granularity;
 extern const char *const bk_granularity_name[BK_GRANULARITY_COUNT]; /* tensor channel token head group */
@@ -27,7 +29,15 @@ typedef struct bk_qspec {
     bool clip;          /* dynamic: learnable gamma (and beta when asymmetric) */
     bk_granularity granularity;
     int64_t group;      /* for BK_PER_GROUP */
+    double option[BK_OPTIONS_MAX]; /* of that quantizer, in the order of its list */
 } bk_qspec;
+
+/* A number that a quantizer lets the user choose: key quant.<place>.<quantizer>.<name> of a config. */
+typedef struct bk_option {
+    const char *name, *about;
+    enum { BK_OPTION_REAL, BK_OPTION_INT, BK_OPTION_BOOL } type;
+    double initial, min, max; /* BOOL: 0 or 1 */
+} bk_option;
 
 /* What is quantized. Weights: [rows, cols] = [out, in]. Activations: rows = 0, any number of tokens of `cols` values; heads of head_dim at
  * K and V (0 elsewhere). */
@@ -36,12 +46,22 @@ typedef struct bk_qshape {
     const char *name; /* "q", "down_in": for messages and parameter names */
 } bk_qshape;
 
+/* Integers of a weight and what they stand for, (code - zero) step, in tensors of the caller; NULL = not wanted. */
+typedef struct bk_codes {
+    bk_tensor *codes;       /* i32 [rows, cols], between qmin and qmin + 2^bits - 1 */
+    bk_tensor *step, *zero; /* [units]; zero only when asymmetric */
+    int qmin;
+} bk_codes;
+
 typedef struct bk_quantizer {
     size_t struct_size; /* sizeof(bk_quantizer) of the build it was compiled in */
     int abi;            /* BK_QUANTIZER_ABI of that build */
     const char *name, *about;
     bool for_weights, for_activations;
     size_t state_size; /* <= BK_QUANTIZER_STATE_MAX */
+    const bk_option *options; /* NULL: none */
+    int n_options;
+    bk_update_rule rule; /* of its learnables in BK_GROUP_ROUND; those of the other groups always AdamW */
     /* BK_EINVAL / BK_ESHAPE with a message for specs and shapes that it cannot do. */
     bk_status (*setup)(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err);
     /* Declares learnables through bk_params_add: names "<prefix>.step" etc., lr group 0. */
@@ -53,10 +73,16 @@ typedef struct bk_quantizer {
     bk_status (*init)(bk_ctx *ctx, void *st, const float *lo, const float *hi);
     /* One point of the search grid: unit i gets factor[i] times the step (or the clipping factors) that init gave it. */
     bk_status (*factors)(bk_ctx *ctx, void *st, const float *factor);
+    /* Optional: values that the weight w decides (soft rounding, a step from its mean), after init and search. */
+    bk_status (*begin)(bk_ctx *ctx, void *st, const bk_tensor *w);
     /* Fake-quantized x; records nodes when the context records. */
     bk_tensor *(*apply)(bk_ctx *ctx, void *st, bk_tensor *x);
-    /* Integer codes of a weight into i32 [rows, cols], between qmin and qmax; NULL for quantizers without stored steps. */
-    bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_tensor *codes, int *qmin);
+    /* Optional: [1], added to the loss of a training step; progress 0 .. 1 through the training of the block. */
+    bk_tensor *(*penalty)(bk_ctx *ctx, void *st, double progress);
+    /* Optional: soft rounding becomes hard; from here on `apply` gives what `codes` gives. */
+    bk_status (*harden)(bk_ctx *ctx, void *st);
+    /* Integer codes of a weight; NULL for quantizers without stored steps. */
+    bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out);
 } bk_quantizer;
 
 /* The registry (quantizers.def). */

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "autograd/op.h"
+
 void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax)
 {
     *qmin = symmetric ? -(1 << (bits - 1)) : 0;
@@ -118,4 +120,25 @@ bk_tensor *bk_steps_apply(bk_ctx *ctx, void *st, bk_tensor *x)
 {
     bk_steps *q = st;
     return bk_fakequant(ctx, x, q->s, q->z, &q->attr);
+}
+
+static bk_status copy_units(bk_ctx *ctx, const bk_steps *q, bk_tensor *to, const bk_tensor *from)
+{
+    const bk_backend *be = bk_ctx_backend(ctx);
+    if (!to || bk_ctx_measuring(ctx)) return BK_OK;
+    if (be->copy(to->data, from->data, (size_t)bk_steps_units(q) * bk_dtype_size(be->dtype)))
+        return bk_fail(bk_ctx_error(ctx), BK_EDEVICE, "%s: copying its steps failed", q->name);
+    return BK_OK;
+}
+
+bk_status bk_steps_codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out)
+{
+    bk_steps *q = st;
+    out->qmin = q->attr.qmin;
+    if (out->codes)
+        BK_TRY(bk_k_fakequant_fwd(ctx, &(bk_fakequant_fwd_args){.rows = q->rows, .cols = q->cols, .group = q->attr.group, .per_row = 1,
+                                                                .qmin = q->attr.qmin, .qmax = q->attr.qmax, .x = x->data, .s = q->s->data,
+                                                                .z = bk_data(q->z), .codes = out->codes->data}));
+    BK_TRY(copy_units(ctx, q, out->step, q->s));
+    return q->z ? copy_units(ctx, q, out->zero, q->z) : BK_OK;
 }

@@ -27,5 +27,6 @@ bool bk_steps_needs_range(const void *st);
 bk_status bk_steps_init(bk_ctx *ctx, void *st, const float *lo, const float *hi) BK_MUST_USE;
 bk_status bk_steps_factors(bk_ctx *ctx, void *st, const float *factor) BK_MUST_USE;
 bk_tensor *bk_steps_apply(bk_ctx *ctx, void *st, bk_tensor *x);
+bk_status bk_steps_codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out) BK_MUST_USE; /* of weights */
 
 #endif

@@ -87,11 +87,10 @@ static void site_codes(pass *p, int site)
 static void weight_codes(pass *p, int w)
 {
     bk_qinst *q = &p->gb.b->wq[w];
-    int qmin;
     if (!q->q) return;
     p->w_codes[w] = bk_tensor_new(p->ctx, BK_I32, 2, p->gb.b->w[w]->dim, "codes");
     ok(bk_ctx_status(p->ctx), &p->err);
-    ok(q->q->codes(p->ctx, q->state.bytes, p->gb.b->w[w], p->w_codes[w], &qmin), &p->err);
+    ok(q->q->codes(p->ctx, q->state.bytes, p->gb.b->w[w], &(bk_codes){.codes = p->w_codes[w]}), &p->err);
 }
 
 static void step(pass *p)

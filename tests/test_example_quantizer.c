@@ -125,16 +125,15 @@ START_TEST(codes_lie_in_range_and_harden_to_what_apply_gives)
     fixture f;
     float y[N], s[N], again[N];
     int32_t c[N];
-    int qmin;
-    bk_tensor *codes_of_w;
+    bk_codes out = {.codes = NULL};
     open_fixture(&f, backend(_i), BK_PER_GROUP);
     quantize(&f, y);
     read_all(&f, "w_q.step", s);
-    ok(bk_tensor_create(f.be, BK_I32, 2, f.w->dim, "codes", &codes_of_w, &f.err), &f.err);
-    ok(f.q.q->codes(f.ctx, f.q.state.bytes, f.w, codes_of_w, &qmin), &f.err);
-    ok(bk_read_i32(f.be, codes_of_w, 0, c, N, &f.err), &f.err);
-    bk_tensor_destroy(f.be, codes_of_w);
-    ck_assert_int_eq(qmin, -2);
+    ok(bk_tensor_create(f.be, BK_I32, 2, f.w->dim, "codes", &out.codes, &f.err), &f.err);
+    ok(f.q.q->codes(f.ctx, f.q.state.bytes, f.w, &out), &f.err);
+    ok(bk_read_i32(f.be, out.codes, 0, c, N, &f.err), &f.err);
+    bk_tensor_destroy(f.be, out.codes);
+    ck_assert_int_eq(out.qmin, -2);
     for (int i = 0; i < N; i++) {
         ck_assert_msg(c[i] >= -1 && c[i] <= 1, "code %d", c[i]);
         float hard = (float)c[i] * s[i / GROUP];

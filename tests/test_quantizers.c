@@ -271,20 +271,20 @@ static void codes_give_apply(const bk_backend *be, const use *u)
     float x[N];
     double y[N];
     int32_t c[N];
-    int qmin, lo, hi;
+    int lo, hi;
     run r;
+    bk_codes out = {.codes = NULL};
     if (!u->q->codes || !u->weights) return;
     random_values(x, 1);
     open_run(&r, be, u, x, false);
     values(&r, r.y, y);
     bk_code_range(u->spec.bits, u->spec.symmetric, &lo, &hi);
-    bk_tensor *codes;
-    ok(bk_tensor_create(be, BK_I32, 2, r.x->dim, "codes", &codes, &r.err), &r.err);
-    ok(u->q->codes(r.ctx, r.q.state.bytes, r.x, codes, &qmin), &r.err);
-    ok(bk_read_i32(be, codes, 0, c, N, &r.err), &r.err);
+    ok(bk_tensor_create(be, BK_I32, 2, r.x->dim, "codes", &out.codes, &r.err), &r.err);
+    ok(u->q->codes(r.ctx, r.q.state.bytes, r.x, &out), &r.err);
+    ok(bk_read_i32(be, out.codes, 0, c, N, &r.err), &r.err);
     float *s = bk_tiny_read(be, bk_params_find(r.p, "x.step")), *z = u->spec.symmetric ? NULL : bk_tiny_read(be, bk_params_find(r.p, "x.zero"));
     int64_t group = group_of(u);
-    ck_assert_int_eq(qmin, lo);
+    ck_assert_int_eq(out.qmin, lo);
     for (int i = 0; i < N; i++) {
         float want = ((float)c[i] - (z ? z[i / group] : 0)) * s[i / group];
         ck_assert_msg(c[i] >= lo && c[i] <= hi, "%s on %s: code %d", u->what, be->name, c[i]);
@@ -292,7 +292,7 @@ static void codes_give_apply(const bk_backend *be, const use *u)
     }
     free(s);
     free(z);
-    bk_tensor_destroy(be, codes);
+    bk_tensor_destroy(be, out.codes);
     close_run(&r);
 }
 
