@@ -45,6 +45,12 @@ void bk_lab_close(bk_lab *lab)
     *lab = (bk_lab){0};
 }
 
+bk_rotation_spec bk_run_rotation(const bk_run_config *c)
+{
+    return (bk_rotation_spec){.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
+                              .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
+}
+
 bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err)
 {
     static const char *const name[] = {"r1", "r2", "r3", "r4"};

@@ -23,6 +23,8 @@ typedef struct bk_lab {
 
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err) BK_MUST_USE;
 void bk_lab_close(bk_lab *lab);
+/* What a config asks for. */
+bk_rotation_spec bk_run_rotation(const bk_run_config *c);
 /* "none", "all" or a list of "r1,r2,r3,r4". */
 bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err) BK_MUST_USE;
 /* "none", "auto" or "1,2,3". *automatic is set for "auto"; ids has room for BK_PREFIX_MAX. */

@@ -67,7 +67,7 @@ static bk_status open_model(bk_run *r, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_lab_open(&r->lab, c->model, be, err));
     if (r->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized already; a run starts from a full-precision model", c->model);
-    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    bk_rotation_spec spec = bk_run_rotation(c);
     BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
     bk_source_overlap_prefix(r->src, c->prefix.overlap);
@@ -129,7 +129,8 @@ static bk_status say_finished(bk_run *r, bk_error *err)
 
 static bk_status check_room(bk_run *r, bk_error *err)
 {
-    bk_sample_counts n = {r->detection.n, r->calibration.n, r->n_train, r->n_val, r->evaluation.n};
+    bk_sample_counts n = {.detection = r->detection.n, .calibration = r->calibration.n, .statistics = r->statistics.n, .training = r->n_train,
+                          .validation = r->n_val, .evaluation = r->evaluation.n};
     return bk_plan_check(&r->cfg, &n, bk_source_rotation(r->src), r->lab.be, r->dir, err);
 }
 
@@ -169,6 +170,7 @@ void bk_run_close(bk_run *r)
 {
     bk_samples_free(&r->detection);
     bk_samples_free(&r->calibration);
+    bk_samples_free(&r->statistics);
     bk_samples_free(&r->training);
     bk_samples_free(&r->evaluation);
     bk_prefix_choice_free(&r->choice);

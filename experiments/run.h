@@ -39,7 +39,7 @@ typedef struct bk_run {
     bk_text_policy policy;
     char model_sha[65], manifest_sha[65];
     bk_prefix prefix;
-    bk_samples detection, calibration, training, evaluation; /* training: with the validation samples behind */
+    bk_samples detection, calibration, statistics, training, evaluation; /* training: with the validation samples behind */
     int64_t n_train, n_val;
     bk_stage outliers, init, target;
     bk_prefix_choice choice;

@@ -49,7 +49,7 @@ static bk_status detect(bk_run *r, bk_error *err)
 {
     bk_watch watch = bk_run_begin_stage(r, "outliers", 2, bk_model_config(r->lab.model)->layers);
     bk_outliers found = {0};
-    bk_status st = bk_outliers_detect(r->lab.be, r->src, r->detection.ids, r->detection.n, r->detection.seqlen, r->cfg.prefix.threshold, &watch, &found, err);
+    bk_status st = bk_outliers_detect(r->lab.be, r->plain, r->detection.ids, r->detection.n, r->detection.seqlen, r->cfg.prefix.threshold, &watch, &found, err);
     if (!st) st = bk_prefix_choose(&found, r->cfg.prefix.bos == BK_PREFIX_BOS_LAST ? r->lab.bos : -1, 0.1, &r->choice, err);
     bk_outliers_free(&found);
     if (!st) st = save_choice(&r->choice, r->outliers.work, err);

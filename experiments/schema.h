@@ -22,7 +22,7 @@
 typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
 typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
-typedef enum { BK_INIT_MINMAX } bk_init_from;
+typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
@@ -30,7 +30,7 @@ typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL, BK_TARGETS_SHARED } bk_target
 enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
 
 /* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first
- * windows, decision 18). evaluation.samples = the key `windows`, -1 = all. */
+ * windows, decision 18), statistics that of calibration. evaluation.samples = the key `windows`, -1 = all. */
 typedef struct bk_data_config {
     char text[BK_PATH_SIZE];
     int64_t samples, seqlen;
@@ -58,7 +58,7 @@ typedef struct bk_run_config {
     bool strict;                  /* every fallback is an error (decision 15) */
     double equivalence_tolerance; /* of the logits, relative to their range (decision 12) */
     struct {
-        bk_data_config detection, calibration, training, evaluation;
+        bk_data_config detection, calibration, statistics, training, evaluation;
         int64_t validation; /* samples after the training ones */
         int bos;            /* bk_bos_policy */
         bool strip_bos, parse_special;
@@ -148,6 +148,8 @@ bk_status bk_run_config_parse(const char *text, size_t len, const char *name, co
 /* What must hold between keys: a model, texts for what will run, granularities that fit their quantizers, groups, betas ... */
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE;
 
+/* Whether something is fitted to the samples of data.statistics. */
+bool bk_run_needs_statistics(const bk_run_config *c);
 /* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */

@@ -77,14 +77,33 @@ static bool uses_calibration(const bk_run_config *c)
            c->evaluate & BK_EVALUATE_ABLATION;
 }
 
+bool bk_run_needs_statistics(const bk_run_config *c)
+{
+    return c->init.from == BK_INIT_GPTQ;
+}
+
+/* Reads it for one of the sets that it stands in for. */
+static bool falls_back(const bk_run_config *c, bool used, const bk_data_config *set, const bk_data_config *to)
+{
+    return used && !set->text[0] && bk_run_config_text(c, set) == to->text;
+}
+
+static bool uses_calibration_text(const bk_run_config *c)
+{
+    const bk_data_config *to = &c->data.calibration;
+    return uses_calibration(c) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
+}
+
 static bool uses_training(const bk_run_config *c)
 {
-    return c->train.epochs > 0 || (uses_detection(c) && !c->data.detection.text[0]) ||
-           (uses_calibration(c) && !c->data.calibration.text[0]);
+    const bk_data_config *to = &c->data.training;
+    return c->train.epochs > 0 || falls_back(c, uses_detection(c), &c->data.detection, to) ||
+           falls_back(c, uses_calibration(c), &c->data.calibration, to) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set)
 {
+    if (!set->text[0] && set == &c->data.statistics) set = &c->data.calibration;
     return set->text[0] || set == &c->data.evaluation ? set->text : c->data.training.text;
 }
 
@@ -100,6 +119,7 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
     BK_TRY(need_text(c, uses_detection(c), &c->data.detection, "data.detection.text", err));
     BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
+    BK_TRY(need_text(c, bk_run_needs_statistics(c), &c->data.statistics, "data.statistics.text", err));
     BK_TRY(need_text(c, true, &c->data.evaluation, "data.evaluation.text", err));
     BK_TRY(check_quant(c, "weight", &c->quant.weight, err));
     BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
@@ -119,7 +139,8 @@ bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const c
     } files[] = {
         {true, "model", c->model},
         {uses_detection(c), "data.detection.text", c->data.detection.text},
-        {uses_calibration(c), "data.calibration.text", c->data.calibration.text},
+        {uses_calibration_text(c), "data.calibration.text", c->data.calibration.text},
+        {bk_run_needs_statistics(c), "data.statistics.text", c->data.statistics.text},
         {uses_training(c), "data.training.text", c->data.training.text},
         {true, "data.evaluation.text", c->data.evaluation.text},
     };
@@ -154,6 +175,7 @@ static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_
         int64_t tokens, prefix;
     } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen, 0},
                {own, "data.calibration.seqlen", c->data.calibration.seqlen, prefix},
+               {bk_run_needs_statistics(c), "data.statistics.seqlen", c->data.statistics.seqlen, prefix},
                {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen, prefix},
                {true, "data.evaluation.seqlen", c->data.evaluation.seqlen, prefix}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

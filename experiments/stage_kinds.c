@@ -14,7 +14,7 @@
 
 #define MAX_LEDGER ((size_t)1 << 28)
 
-static const char *const detection_keys[] = {"rotation.", "prefix.threshold", "prefix.bos", "seed", "backend", NULL};
+static const char *const detection_keys[] = {"prefix.threshold", "prefix.bos", "backend", NULL}; /* of the model as it is in the file */
 static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
 static const char *const targets_keys[] = {"rotation.", "prefix.overlap", "store.dtype", "store.overflow",
                                            "store.compression", "seed", "backend", NULL};
@@ -61,11 +61,12 @@ static void add_set(bk_text_buffer *b, const char *text, int64_t samples, int64_
 
 static void add_samples(bk_text_buffer *b, const bk_run_config *c, unsigned sets)
 {
-    const bk_data_config *d = &c->data.detection, *l = &c->data.calibration, *t = &c->data.training,
+    const bk_data_config *d = &c->data.detection, *l = &c->data.calibration, *s = &c->data.statistics, *t = &c->data.training,
                          *e = &c->data.evaluation;
     if (sets & BK_STAGE_DETECTION) add_set(b, bk_run_config_text(c, d), d->samples, d->seqlen);
     if ((sets & BK_STAGE_CALIBRATION) && bk_run_needs_calibration(c))
         add_set(b, bk_run_config_text(c, l), l->samples, *l->text ? l->seqlen : t->seqlen);
+    if ((sets & BK_STAGE_STATISTICS) && bk_run_needs_statistics(c)) add_set(b, bk_run_config_text(c, s), s->samples, s->seqlen);
     if (sets & BK_STAGE_TRAINING) add_set(b, t->text, t->samples + c->data.validation, t->seqlen);
     if (sets & BK_STAGE_EVALUATION) add_set(b, e->text, e->samples, e->seqlen);
     if ((sets & ~(unsigned)BK_STAGE_DETECTION) && c->data.bos == BK_BOS_AUTO)
