@@ -31,6 +31,12 @@ int64_t bk_site_width(const bk_config *c, bk_site_id site)
     return width[site_width[site]];
 }
 
+bk_qshape bk_site_shape(const bk_config *c, bk_site_id site)
+{
+    bool heads = site == BK_SITE_KEY || site == BK_SITE_VALUE || site == BK_SITE_O_IN;
+    return (bk_qshape){.cols = bk_site_width(c, site), .head_dim = heads ? c->head_dim : 0, .name = bk_site_name[site]};
+}
+
 bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t positions, bk_tensor **out, bk_error *err)
 {
     int64_t half = cfg->head_dim / 2;
@@ -80,9 +86,7 @@ static bk_status make_sites(bk_block *b, const bk_block_quant *quant, bk_error *
 {
     for (int i = 0; quant && i < BK_SITE_COUNT; i++) {
         if (!bk_site_quantized[i]) continue;
-        bool cache = i == BK_SITE_KEY || i == BK_SITE_VALUE;
-        bk_qshape shape = {
-            .cols = bk_site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
+        bk_qshape shape = bk_site_shape(&b->cfg, i);
         const bk_qspec *spec = i == BK_SITE_KEY ? &quant->key : i == BK_SITE_VALUE ? &quant->value : &quant->activation;
         BK_TRY(bk_qinst_setup(&b->site[i], spec, &shape, err));
         if (b->site[i].q) BK_TRY(b->site[i].q->params(b->site[i].state.bytes, b->params, bk_site_name[i]));

@@ -17,6 +17,8 @@
 /* The site that a linear reads, and the number of values per token at a site. */
 bk_site_id bk_linear_input(bk_linear_id id);
 int64_t bk_site_width(const bk_config *c, bk_site_id site);
+/* What a quantizer sees at a site. */
+bk_qshape bk_site_shape(const bk_config *c, bk_site_id site);
 
 /* How a block is quantized; bits 16 anywhere = not. */
 typedef struct bk_block_quant {

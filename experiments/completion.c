@@ -102,8 +102,6 @@ void bk_complete_key(const bk_key *k, bk_complete *out)
         add_choices(out, k->choices);
     else if (k->type == BK_KEY_BOOL)
         add_choices(out, "true|false");
-    else if (k->type == BK_KEY_WINDOWS)
-        add_choices(out, "all");
     else if (strcmp(k->path, "scheme") == 0)
         add_schemes(out);
     else

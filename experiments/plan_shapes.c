@@ -94,9 +94,7 @@ bk_status bk_plan_quantizers(const bk_run_config *c, const bk_config *shapes, bk
     }
     for (bk_site_id s = 0; s < BK_SITE_COUNT; s++) {
         if (!bk_site_quantized[s]) continue;
-        bool cache = s == BK_SITE_KEY || s == BK_SITE_VALUE;
-        bk_qshape shape = {
-            .cols = bk_site_width(shapes, s), .head_dim = cache ? shapes->head_dim : 0, .name = bk_site_name[s]};
+        bk_qshape shape = bk_site_shape(shapes, s);
         try_one(s == BK_SITE_KEY     ? &c->quant.key
                 : s == BK_SITE_VALUE ? &c->quant.value
                                      : &c->quant.activation,

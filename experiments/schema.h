@@ -116,7 +116,7 @@ typedef enum {
     BK_KEY_NAME,   /* char[BK_NAME_SIZE]: one of the choices */
     BK_KEY_WORD,   /* char[BK_WORD_SIZE]: any text */
     BK_KEY_PATH,   /* char[BK_PATH_SIZE] */
-    BK_KEY_WINDOWS,  /* int64_t in min..max, or `all` = -1 */
+    BK_KEY_INT_OR, /* int64_t in min..max, or the one choice = -1 */
     BK_KEY_FLAGS,  /* unsigned: list of choices, bit i = choice i */
     BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | list of ids */
     BK_KEY_SKIP    /* quant.n_skip and skip: list of {block, site} */

@@ -47,7 +47,7 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
     if (q->bits == 16) return BK_OK;
     if (grouped && q->group == 0) return refuse(c, BK_EINVAL, grain, err, "group needs a size: write group: 128 beside it");
     if (!grouped && q->group != 0) return refuse(c, BK_EINVAL, group, err, "a group size needs granularity: group");
-    int64_t cols = q->group ? q->group : 64;
+    int64_t cols = q->group > 0 ? q->group : 64;
     bk_qshape shape = {.rows = weight ? 64 : 0, .cols = cols, .head_dim = cache ? cols : 0, .name = name};
     bk_qinst made;
     bk_error why = {0};

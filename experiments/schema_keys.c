@@ -29,7 +29,8 @@ static const char backends[] =
     {"quant." #f ".step", BK_KEY_EITHER, AT(quant.f.restricted), "full", 0, 0, "full|restricted",                                    \
      "symmetric step: 2 max / (2^bits - 1), or max / (2^(bits-1) - 1)"},                                                     \
     {"quant." #f ".granularity", BK_KEY_ENUM, AT(quant.f.granularity), NULL, 0, 0, GRAINS, "what shares a step"},            \
-    {"quant." #f ".group", BK_KEY_INT, AT(quant.f.group), NULL, 0, MILLION, NULL, "numbers per group; 0 without groups"},    \
+    {"quant." #f ".group", BK_KEY_INT_OR, AT(quant.f.group), NULL, 0, MILLION, "auto",                                      \
+     "numbers per group; 0 without groups; auto: a head at o_in, else the largest power of two up to 128 that divides"},    \
     {"quant." #f ".clip", BK_KEY_BOOL, AT(quant.f.clip), NULL, 0, 0, NULL, "dynamic: learned clipping factors"}
 
 /* In the order of the enums. */
@@ -73,7 +74,7 @@ const bk_key bk_keys[] = {
      "windows in addition that choose the epoch to keep"},
     {"data.evaluation.text", BK_KEY_PATH, AT(data.evaluation.text), "", 0, 0, NULL, "text for perplexity"},
     {"data.evaluation.seqlen", BK_KEY_INT, AT(data.evaluation.seqlen), "2048", 2, MILLION, NULL, "tokens of a window"},
-    {"data.evaluation.windows", BK_KEY_WINDOWS, AT(data.evaluation.samples), "16", 1, MILLION, NULL,
+    {"data.evaluation.windows", BK_KEY_INT_OR, AT(data.evaluation.samples), "16", 1, MILLION, "all",
      "windows from the start of the text, or all"},
     {"data.bos", BK_KEY_ENUM, AT(data.bos), "auto", 0, 0, "auto|none",
      "auto: one at the start of a text if the tokenizer says so and no prefix is active"},

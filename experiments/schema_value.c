@@ -172,9 +172,9 @@ static bk_status set_name(const target *t, const bk_yaml_node *v)
     return BK_OK;
 }
 
-static bk_status set_windows(const target *t, const bk_yaml_node *v)
+static bk_status set_int_or(const target *t, const bk_yaml_node *v)
 {
-    if (v->kind == BK_NODE_SCALAR && strcmp(v->text, "all") == 0) {
+    if (v->kind == BK_NODE_SCALAR && strcmp(v->text, t->key->choices) == 0) {
         *(int64_t *)t->field = -1;
         return BK_OK;
     }
@@ -361,8 +361,8 @@ static void print_bits(FILE *to, const void *field, const bk_key *key)
 static void print_int(FILE *to, const void *field, const bk_key *key)
 {
     int64_t n = *(const int64_t *)field;
-    if (key->type == BK_KEY_WINDOWS && n < 0)
-        fputs("all", to);
+    if (key->type == BK_KEY_INT_OR && n < 0)
+        fputs(key->choices, to);
     else
         fprintf(to, "%lld", (long long)n);
 }
@@ -441,7 +441,7 @@ static const struct {
     [BK_KEY_NAME] = {set_name, print_string},
     [BK_KEY_WORD] = {set_word, print_string},
     [BK_KEY_PATH] = {set_path, print_string},
-    [BK_KEY_WINDOWS] = {set_windows, print_int},
+    [BK_KEY_INT_OR] = {set_int_or, print_int},
     [BK_KEY_FLAGS] = {set_flags, print_flags},
     [BK_KEY_PREFIX] = {set_prefix, print_prefix},
     [BK_KEY_SKIP] = {set_skip, print_skip},

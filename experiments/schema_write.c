@@ -121,7 +121,7 @@ static void print_type(FILE *to, const bk_key *k)
     case BK_KEY_BOOL: fputs("true|false", to); return;
     case BK_KEY_REAL: fprintf(to, "number %.7g..%.7g", k->min, k->max); return;
     case BK_KEY_INT: fprintf(to, "whole number %.0f..%.0f", k->min, k->max); return;
-    case BK_KEY_WINDOWS: fprintf(to, "whole number %.0f..%.0f | all", k->min, k->max); return;
+    case BK_KEY_INT_OR: fprintf(to, "whole number %.0f..%.0f | %s", k->min, k->max, k->choices); return;
     case BK_KEY_FLAGS: fprintf(to, "list of %s", k->choices); return;
     case BK_KEY_PREFIX: fprintf(to, "%s|[ids]", k->choices); return;
     case BK_KEY_SKIP: fputs("list of {block, site}", to); return;

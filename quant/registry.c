@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "quant/hadamard.h"
 #include "quant/quantizer.h"
 
 #define BK_QUANTIZER(name) extern const bk_quantizer bk_quantizer_##name;
@@ -33,10 +34,17 @@ static bk_status unknown(const char *name, bk_error *err)
     return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s", name, known);
 }
 
+int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape)
+{
+    if (spec->group != BK_GROUP_AUTO) return spec->group;
+    return shape->head_dim ? shape->head_dim : bk_group_size(shape->cols);
+}
+
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
 {
     memset(i, 0, sizeof *i);
     i->spec = *spec;
+    i->spec.group = bk_qspec_group(spec, shape);
     i->shape = *shape;
     if (spec->bits >= 16) return BK_OK;
     if (spec->bits < 2 || spec->bits > 8) return bk_fail(err, BK_EINVAL, "%s: %d bits; want 2 to 8, or 16 for none", shape->name, spec->bits);
@@ -44,7 +52,7 @@ bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *sha
     if (!q) return unknown(spec->quantizer, err);
     if (shape->rows ? !q->for_weights : !q->for_activations)
         return bk_fail(err, BK_EINVAL, "%s: quantizer `%s` is not for %s", shape->name, q->name, shape->rows ? "weights" : "activations");
-    BK_TRY(q->setup(i->state.bytes, spec, shape, err));
+    BK_TRY(q->setup(i->state.bytes, &i->spec, shape, err));
     i->q = q;
     i->on = true;
     return BK_OK;
