@@ -25,6 +25,14 @@ typedef struct bk_block_quant {
     bk_qspec weight, activation, key, value;
 } bk_block_quant;
 
+const bk_qspec *bk_site_spec(const bk_block_quant *quant, bk_site_id site);
+
+/* What a value takes on average over the linears, the sites that feed them, and keys and values of a block (bk_qspec_bits). */
+typedef struct bk_effective_bits {
+    double weight, activation, cache;
+} bk_effective_bits;
+bk_effective_bits bk_block_bits(const bk_config *c, const bk_block_quant *quant);
+
 /* Sees the value at a site before its quantizer (and at the observed sites). An error goes to the context. */
 typedef void (*bk_tap)(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x);
 

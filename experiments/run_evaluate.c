@@ -327,6 +327,17 @@ static bk_json *prefix_json(const bk_run *r)
     return o;
 }
 
+/* Of the quantized blocks, steps and zero points included; the file has the codes in bytes. */
+static bk_json *bits_json(const bk_run *r)
+{
+    bk_effective_bits bits = bk_block_bits(bk_source_config(r->src), &r->quant);
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "weight", bk_json_of_num(bits.weight));
+    bk_json_set(o, "activation", bk_json_of_num(bits.activation));
+    bk_json_set(o, "cache", bk_json_of_num(bits.cache));
+    return o;
+}
+
 const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load",  "equivalence", "outliers", "init", "targets",
                                                          "train", "rows",        "evaluate", "total"};
 
@@ -352,6 +363,7 @@ bk_status bk_run_write_summary(bk_run *r, bk_error *err)
     snprintf(protocol, sizeof protocol, "%lld windows of %lld tokens of %.200s", (long long)r->evaluation.n, (long long)r->evaluation.seqlen,
              r->cfg.data.evaluation.text);
     bk_json_set(root, "protocol", bk_json_of_text(protocol));
+    bk_json_set(root, "bits", bits_json(r));
     bk_json_set(root, "prefix", prefix_json(r));
     bk_json_set(root, "ppl", ppl);
     bk_json_set(root, "table", table);

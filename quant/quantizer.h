@@ -95,6 +95,9 @@ const bk_quantizer *bk_quantizer_find(const char *name); /* NULL if there is non
 /* Columns that share a step: `group`, or what BK_GROUP_AUTO stands for. */
 int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape);
 
+/* Bits that one value takes with its share of steps and zero points, 16 bits each as papers count them; steps that are per tensor take none. */
+double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape);
+
 /* One quantizer at one place. */
 typedef struct bk_qinst {
     const bk_quantizer *q; /* NULL: not quantized */

@@ -40,6 +40,16 @@ int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape)
     return shape->head_dim ? shape->head_dim : bk_group_size(shape->cols);
 }
 
+double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape)
+{
+    const int64_t share[BK_GRANULARITY_COUNT] = {[BK_PER_CHANNEL] = shape->cols, [BK_PER_TOKEN] = shape->cols,
+                                                 [BK_PER_HEAD] = strcmp(spec->quantizer, "static") ? shape->head_dim : 0,
+                                                 [BK_PER_GROUP] = bk_qspec_group(spec, shape)};
+    int64_t values = share[spec->granularity];
+    if (spec->bits >= 16 || !values) return spec->bits;
+    return spec->bits + (spec->symmetric ? 16.0 : 32.0) / (double)values;
+}
+
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
 {
     memset(i, 0, sizeof *i);
