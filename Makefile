@@ -26,8 +26,10 @@ SANFLAG := $(SANFLAG.$(SAN))
 $(if $(SAN),$(if $(SANFLAG),,$(error SAN=$(SAN) is none of asan ubsan tsan)))
 PKGCF   := $(shell pkg-config --cflags $(PC) 2>/dev/null)
 PKGLD   := $(shell pkg-config --libs $(PC) 2>/dev/null)
-ALLCF    = -std=c11 -D_GNU_SOURCE -I. -fPIC -fopenmp -ffp-contract=off -fno-math-errno $(WARN) $(CFLAGS) $(SANFLAG) $(PKGCF)
-LDLIBS   = $(SANFLAG) -fopenmp $(PKGLD) -lhdf5_hl -lm -lpthread
+ALLCF    = -std=c11 -D_GNU_SOURCE -DBK_IN_TREE -I. -fPIC -fopenmp -ffp-contract=off -fno-math-errno $(WARN) $(CFLAGS) $(SANFLAG) $(PKGCF)
+LDLIBS   = $(SANFLAG) -fopenmp $(PKGLD) -lhdf5_hl -lm -lpthread -ldl
+# For programs that load plugins: these find every function of the library in them.
+PLUGGABLE = -rdynamic -Wl,--whole-archive $(BUILD)/libbrick.a -Wl,--no-whole-archive
 
 LIBDIRS := backends/ref backends/cpu backends/guard autograd ops io quant blocks
 LIBSRC  := $(sort $(foreach d,$(LIBDIRS),$(wildcard $(d)/*.c)))
@@ -80,7 +82,7 @@ $(BUILD)/libbrick.so: $(LIBOBJ)
 
 $(BUILD)/brick: $(BUILD)/obj/experiments/main.o $(EXPOBJ) $(BUILD)/libbrick.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(PLUGGABLE) $(LDLIBS)
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
