@@ -87,7 +87,8 @@ $(BUILD)/brick: $(BUILD)/obj/experiments/main.o $(EXPOBJ) $(BUILD)/libbrick.a
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(or $(LINK_ALL),$(BUILD)/libbrick.a) $$(pkg-config --libs check) $(LDLIBS)
+$(BUILD)/tests/test_quantizers: LINK_ALL = $(PLUGGABLE)
 
 # Preloaded into the program by tests; without sanitizer, which must come first in a process.
 $(BUILD)/tests/%.so: tests/preload/%.c
@@ -95,12 +96,19 @@ $(BUILD)/tests/%.so: tests/preload/%.c
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -shared -fPIC $(WARN) -O1 $< -o $@
 
+# Plugins, as docs/adding-a-quantizer.md has a user build them.
+$(BUILD)/tests/plugin_%.so: examples/quantizer_%.c
+	@mkdir -p $(@D) $(BUILD)/obj
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -fPIC -O2 -ffp-contract=off -I . $(WARN) -MMD -MP -MF $(BUILD)/obj/plugin_$*.d $< -o $@
+
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c))
+TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c)) \
+            $(patsubst examples/quantizer_%.c,$(BUILD)/tests/plugin_%.so,$(wildcard examples/quantizer_*.c))
 
 test-build: $(TESTRUN) $(TESTAIDS)
 fuzz-build: $(FUZZBIN)

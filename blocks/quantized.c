@@ -39,6 +39,7 @@ static bk_status option_from_json(const bk_json *value, const char *name, const 
 static bk_status options_from_json(const bk_json *options, bk_qspec *q, bk_error *err)
 {
     const bk_quantizer *kind = bk_quantizer_find(q->quantizer);
+    if (!kind && q->bits < 16) return bk_fail(err, BK_EFORMAT, "there is no quantizer `%s` (is --plugin FILE.so missing?)", q->quantizer);
     bk_qspec_defaults(q);
     for (void *it = bk_json_first(options); it && kind; it = bk_json_next(options, it))
         BK_TRY(option_from_json(bk_json_value(it), bk_json_key(it), kind, q, err));

@@ -51,8 +51,7 @@ static void print_options(FILE *to, const bk_quantizer *q)
         if (bk_key_owner(&bk_keys[k]) != q) continue;
         snprintf(path, sizeof path, "quant.<place>.%s.%s", q->name, q->options[n++].name);
         key.path = path;
-        fprintf(to, "%-12s ", "");
-        bk_key_help(to, &key);
+        bk_key_help(to, 13, &key);
     }
 }
 

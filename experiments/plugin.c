@@ -13,7 +13,7 @@
 #include "experiments/verbs.h"
 #include "quant/plugin.h"
 
-#define TRY_SECONDS 20 /* a trial takes a hundredth of this */
+#define TRY_SECONDS 10 /* a trial takes a hundredth of this */
 
 bk_opt_list bk_plugin_files;
 
@@ -76,11 +76,13 @@ static bk_status load(const char *path, bk_error *err)
     if (n == MAP_FAILED) return bk_fail_errno(err, "%s: trying it", path);
     bk_status st = try_plugin(path, n, err);
     munmap(n, sizeof *n);
-    return st ? st : bk_plugin_load(path, err);
+    if (!st) st = bk_plugin_load(path, err);
+    if (!st && bk_keys_complete(err)) st = bk_error_prefix(err, "%s", path);
+    return st;
 }
 
 bk_status bk_plugins_load(bk_error *err)
 {
     for (int i = 0; i < bk_plugin_files.n; i++) BK_TRY(load(bk_plugin_files.item[i], err));
-    return bk_plugin_files.n ? bk_keys_complete(err) : BK_OK;
+    return BK_OK;
 }

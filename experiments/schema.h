@@ -168,6 +168,8 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err) BK_MU
 bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, int64_t prefix, bk_error *err) BK_MUST_USE;
 /* The text that a sample set is read from: its own, or the training text. */
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
+/* Whether a way to quantize activations, keys or values has ranges that are measured beforehand, on the calibration text. */
+bool bk_is_static(const bk_qspec *q);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */
 bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name);
 
@@ -183,7 +185,7 @@ const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, c
 bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefixes, char **text, bk_error *err) BK_MUST_USE;
 /* Every key with type, default and meaning; and one. */
 void bk_run_config_help(FILE *to);
-void bk_key_help(FILE *to, const bk_key *k);
+void bk_key_help(FILE *to, int indent, const bk_key *k);
 /* "file:line:column", "--set", "OMP_NUM_THREADS" or "method rtn": where the value of a key came from. */
 void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size);
 

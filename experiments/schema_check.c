@@ -76,10 +76,13 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
     return BK_OK;
 }
 
-/* Stored steps need the ranges of a calibration text. */
-static bool is_static(const bk_qspec *q)
+/* The quantizer knows, whatever its shapes. */
+bool bk_is_static(const bk_qspec *q)
 {
-    return q->bits < 16 && strcmp(q->quantizer, "static") == 0;
+    int64_t cols = q->group ? q->group : 64;
+    bk_qshape shape = {.cols = cols, .head_dim = cols, .name = ""};
+    bk_qinst made;
+    return bk_qinst_setup(&made, q, &shape, NULL) == BK_OK && made.q && made.q->needs_range(made.state.bytes);
 }
 
 /* Which sample sets this run reads. */
@@ -90,7 +93,7 @@ static bool uses_detection(const bk_run_config *c)
 
 static bool uses_calibration(const bk_run_config *c)
 {
-    return is_static(&c->quant.activation) || is_static(&c->quant.key) || is_static(&c->quant.value) || c->init.search ||
+    return bk_is_static(&c->quant.activation) || bk_is_static(&c->quant.key) || bk_is_static(&c->quant.value) || c->init.search ||
            c->evaluate & BK_EVALUATE_ABLATION;
 }
 

@@ -74,7 +74,7 @@ static const char *leaf_of(const char *path)
     return dot ? dot + 1 : path;
 }
 
-#define PLUGIN_HINT " (the options of a plugin's quantizer need --plugin FILE.so)"
+#define PLUGIN_HINT " (no quantizer here has it; is --plugin FILE.so missing?)"
 
 /* 2: quant.weight.bits, 3: quant.weight.<quantizer>.<option>; 0: not in this section. */
 static int depth_in_quant(const char *path)

@@ -66,7 +66,7 @@ static bk_status choice(const target *t, const bk_yaml_node *v, const char *word
     *out = bk_choices_find(&c, word);
     if (*out >= 0) return BK_OK;
     char near[128];
-    const char *plugin = t->key->choices == bk_quantizer_choices ? " (one of a plugin needs --plugin FILE.so)" : "";
+    const char *plugin = t->key->choices == bk_quantizer_choices ? " (is --plugin FILE.so missing?)" : "";
     bk_suggest_text(word, c.word, (size_t)c.n, near, sizeof near);
     return FAIL(t, v, "%s: '%.60s' is not one of %s%s%s", t->key->path, word, t->key->choices, near, plugin);
 }

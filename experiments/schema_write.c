@@ -147,9 +147,9 @@ static void print_type(FILE *to, const bk_key *k)
     }
 }
 
-void bk_key_help(FILE *to, const bk_key *k)
+void bk_key_help(FILE *to, int indent, const bk_key *k)
 {
-    fprintf(to, "%s: ", k->path);
+    fprintf(to, "%*s%s: ", indent, "", k->path);
     print_type(to, k);
     if (!k->initial)
         fprintf(to, " (default: the %s's)\n", strcmp(k->path, "scheme") == 0 ? "method" : "scheme");
@@ -157,10 +157,10 @@ void bk_key_help(FILE *to, const bk_key *k)
         fprintf(to, " (default %s)\n", k->initial);
     else
         fputc('\n', to);
-    fprintf(to, "    %s\n", k->about);
+    fprintf(to, "%*s%s\n", indent + 4, "", k->about);
 }
 
 void bk_run_config_help(FILE *to)
 {
-    for (int i = 0; i < bk_key_count; i++) bk_key_help(to, &bk_keys[i]);
+    for (int i = 0; i < bk_key_count; i++) bk_key_help(to, 0, &bk_keys[i]);
 }

@@ -40,7 +40,7 @@ static bk_status unknown(const char *name, bk_error *err)
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", bk_quantizers[i]->name);
     }
-    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s (one of a plugin needs --plugin FILE.so)", name, known);
+    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s (is --plugin FILE.so missing?)", name, known);
 }
 
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
