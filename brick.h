@@ -5,6 +5,7 @@
 #include "backends/kernels.h"
 
 #include "autograd/error.h"
+#include "autograd/version.h"
 #include "autograd/backend.h"
 #include "autograd/tensor.h"
 #include "autograd/op.h"
@@ -24,6 +25,7 @@
 #include "io/tokenizer.h"
 
 #include "quant/hadamard.h"
+#include "quant/plugin.h"
 #include "quant/quantizer.h"
 #include "quant/search.h"
 #include "quant/steps.h"

@@ -122,11 +122,6 @@ bk_watch bk_watch_progress(bk_progress *p)
 
 /* --- rows --- */
 
-bool bk_is_static(const bk_qspec *q)
-{
-    return q->bits < 16 && !strcmp(q->quantizer, "static");
-}
-
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)
 {
     if (!q) return false;

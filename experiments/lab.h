@@ -67,8 +67,6 @@ void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsig
 /* True if initialising this row has to look at activations. */
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
 
-/* Ranges are measured beforehand. */
-bool bk_is_static(const bk_qspec *q);
 /* A run of this config looks at the calibration samples. */
 bool bk_run_needs_calibration(const bk_run_config *c);
 

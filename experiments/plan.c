@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
@@ -300,6 +301,7 @@ int bk_verb_plan(int argc, char **argv)
     bk_opt_list sets = {.n = 0};
     const bk_opt opts[] = {
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
+        BK_OPT_PLUGIN,
         {"--model-config", BK_OPT_TEXT, &model, "FILE", "the model's own", 0, 0, "config.json (or a folder with one) to take the shapes from"},
         {"--out", BK_OPT_TEXT, &out, "DIR", "runs", 0, 0, "run folder, for its free disk; of a sweep: where its points are"},
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object on stdout"},

@@ -10,6 +10,7 @@
 #include "experiments/log.h"
 #include "experiments/options.h"
 #include "experiments/plan.h"
+#include "experiments/plugin.h"
 #include "experiments/runner.h"
 #include "experiments/verbs.h"
 #include "io/sums.h"
@@ -203,6 +204,7 @@ int bk_verb_run(int argc, char **argv)
     bk_opt_list sets = {.n = 0};
     const bk_opt opts[] = {
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
+        BK_OPT_PLUGIN,
         {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<model>-<scheme>", 0, 0, "run folder"},
         {"--resume", BK_OPT_FLAG, &resume, NULL, NULL, 0, 0, "continue an unfinished run"},
         {"--stop-after", BK_OPT_INT, &stop_after, "BLOCKS", NULL, 1, 1e6, "train so many blocks and end; --resume goes on"},

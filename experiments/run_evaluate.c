@@ -132,6 +132,7 @@ static bk_block_quant dynamic_of(const bk_block_quant *q, bool clip)
     bk_qspec *spec[] = {&d.activation, &d.key, &d.value};
     for (int i = 0; i < 3; i++) {
         snprintf(spec[i]->quantizer, sizeof spec[i]->quantizer, "dynamic");
+        bk_qspec_defaults(spec[i]);
         spec[i]->granularity = spec[i] == &d.activation ? BK_PER_TOKEN : BK_PER_HEAD;
         spec[i]->clip = clip && spec[i] != &d.key;
     }

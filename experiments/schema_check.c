@@ -34,10 +34,23 @@ static bk_status refuse(const bk_run_config *c, bk_status code, const char *key,
     return bk_place_fail(err, code, place, text);
 }
 
+/* The option without whose value the quantizer would take the rest; NULL: none. */
+static const char *faulty_option(const bk_quantizer *kind, const bk_qspec *q, const bk_qshape *shape)
+{
+    for (int i = 0; i < kind->n_options; i++) {
+        bk_qspec without = *q;
+        bk_qinst made;
+        bk_error why = {0};
+        without.option[i] = kind->options[i].initial;
+        if (without.option[i] != q->option[i] && !bk_qinst_setup(&made, &without, shape, &why)) return kind->options[i].name;
+    }
+    return NULL;
+}
+
 /* Asks the quantizer itself, with a shape that every size fits; what depends on the model's shapes shows when it is read. */
 static bk_status check_quant(const bk_run_config *c, const char *name, const bk_qspec *q, bk_error *err)
 {
-    char quantizer[64], grain[64], group[64], clip[64];
+    char quantizer[64], grain[64], group[64], clip[64], option[64];
     snprintf(quantizer, sizeof quantizer, "quant.%s.quantizer", name);
     snprintf(grain, sizeof grain, "quant.%s.granularity", name);
     snprintf(group, sizeof group, "quant.%s.group", name);
@@ -53,16 +66,23 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
     bk_error why = {0};
     const bk_quantizer *kind = bk_quantizer_find(q->quantizer);
     bool fits = kind && (weight ? kind->for_weights : kind->for_activations);
-    if (bk_qinst_setup(&made, q, &shape, &why)) return refuse(c, BK_EINVAL, fits ? grain : quantizer, err, why.msg);
+    if (bk_qinst_setup(&made, q, &shape, &why)) {
+        const char *faulty = fits ? faulty_option(kind, q, &shape) : NULL;
+        if (faulty) snprintf(option, sizeof option, "quant.%s.%s.%s", name, kind->name, faulty);
+        return refuse(c, BK_EINVAL, faulty ? option : fits ? grain : quantizer, err, why.msg);
+    }
     if (q->clip && made.q->needs_range(made.state.bytes))
         return refuse(c, BK_EINVAL, clip, err, "only dynamic ranges have clipping factors");
     return BK_OK;
 }
 
-/* Stored steps need the ranges of a calibration text. */
-static bool is_static(const bk_qspec *q)
+/* The quantizer knows, whatever its shapes. */
+bool bk_is_static(const bk_qspec *q)
 {
-    return q->bits < 16 && strcmp(q->quantizer, "static") == 0;
+    int64_t cols = q->group ? q->group : 64;
+    bk_qshape shape = {.cols = cols, .head_dim = cols, .name = ""};
+    bk_qinst made;
+    return bk_qinst_setup(&made, q, &shape, NULL) == BK_OK && made.q && made.q->needs_range(made.state.bytes);
 }
 
 /* Which sample sets this run reads. */
@@ -73,7 +93,7 @@ static bool uses_detection(const bk_run_config *c)
 
 static bool uses_calibration(const bk_run_config *c)
 {
-    return is_static(&c->quant.activation) || is_static(&c->quant.key) || is_static(&c->quant.value) || c->init.search ||
+    return bk_is_static(&c->quant.activation) || bk_is_static(&c->quant.key) || bk_is_static(&c->quant.value) || c->init.search ||
            c->evaluate & BK_EVALUATE_ABLATION;
 }
 

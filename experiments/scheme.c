@@ -102,6 +102,7 @@ static bk_qspec part(const char *quantizer, int64_t bits, bool symmetric, bk_gra
 {
     bk_qspec q = {.bits = (int)bits, .symmetric = symmetric, .granularity = grain, .clip = clip};
     snprintf(q.quantizer, sizeof q.quantizer, "%s", quantizer);
+    bk_qspec_defaults(&q);
     return q;
 }
 

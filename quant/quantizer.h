@@ -1,4 +1,4 @@
-/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def, or a plugin (experiments/plugin.h).
+/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def, or a plugin (quant/plugin.h).
  *
  * Life of an instance: setup (shapes checked, nothing allocated) -> params (learnables declared) -> the driver commits them ->
  * init (min-max values) -> factors (grid search) -> begin (soft values from the weight) -> apply (records fake-quant nodes, every forward),
@@ -87,10 +87,15 @@ typedef struct bk_quantizer {
     bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out);
 } bk_quantizer;
 
-/* The registry (quantizers.def). */
-extern const bk_quantizer *const bk_quantizers[];
-extern const int bk_quantizer_count;
+/* The registry: those of quantizers.def, behind them those of plugins (quant/plugin.h). */
+#define BK_QUANTIZERS_MAX 64
+extern const bk_quantizer *bk_quantizers[BK_QUANTIZERS_MAX];
+extern int bk_quantizer_count;
 const bk_quantizer *bk_quantizer_find(const char *name); /* NULL if there is none */
+/* Options of the spec's quantizer at their defaults, the other places of the array 0. */
+void bk_qspec_defaults(bk_qspec *spec);
+/* Whether this build can use the table: its version, names, options, functions. BK_EFORMAT says what is wrong. */
+bk_status bk_quantizer_check(const bk_quantizer *q, bk_error *err) BK_MUST_USE;
 
 /* Columns that share a step: `group`, or what BK_GROUP_AUTO stands for. */
 int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape);

@@ -8,12 +8,16 @@
 #include "quant/quantizers.def"
 #undef BK_QUANTIZER
 
-const bk_quantizer *const bk_quantizers[] = {
+const bk_quantizer *bk_quantizers[BK_QUANTIZERS_MAX] = {
 #define BK_QUANTIZER(name) &bk_quantizer_##name,
 #include "quant/quantizers.def"
 #undef BK_QUANTIZER
 };
-const int bk_quantizer_count = sizeof bk_quantizers / sizeof bk_quantizers[0];
+int bk_quantizer_count = 0
+#define BK_QUANTIZER(name) +1
+#include "quant/quantizers.def"
+#undef BK_QUANTIZER
+    ;
 
 const char *const bk_granularity_name[BK_GRANULARITY_COUNT] = {"tensor", "channel", "token", "head", "group"};
 
@@ -24,14 +28,20 @@ const bk_quantizer *bk_quantizer_find(const char *name)
     return NULL;
 }
 
+void bk_qspec_defaults(bk_qspec *spec)
+{
+    const bk_quantizer *q = bk_quantizer_find(spec->quantizer);
+    for (int i = 0; i < BK_OPTIONS_MAX; i++) spec->option[i] = q && i < q->n_options ? q->options[i].initial : 0;
+}
+
 static bk_status unknown(const char *name, bk_error *err)
 {
-    char known[256] = "";
+    char known[512] = "";
     for (int i = 0; i < bk_quantizer_count; i++) {
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", bk_quantizers[i]->name);
     }
-    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s", name, known);
+    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s (is --plugin FILE.so missing?)", name, known);
 }
 
 int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape)
