@@ -23,6 +23,7 @@
 #include "io/text.h"
 #include "io/tokenizer.h"
 
+#include "quant/gptq.h"
 #include "quant/hadamard.h"
 #include "quant/quantizer.h"
 #include "quant/search.h"
@@ -42,6 +43,7 @@
 #include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
+#include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "blocks/recon.h"
 #include "blocks/params_file.h"

@@ -53,7 +53,7 @@ static bk_status look_at_diagonal(bk_ctx *ctx, bk_hessian *h, double *diag)
         trace += diag[j];
     }
     if (!(trace > 0))
-        return bk_fail(err, BK_EINVAL, "%s: all calibration inputs are 0; GPTQ would be rounding to nearest", h->name);
+        return bk_fail(err, BK_EINVAL, "%s: all calibration inputs are 0, which leaves GPTQ nothing to go by; quant.skip can leave it out", h->name);
     return BK_OK;
 }
 
