@@ -24,6 +24,7 @@
 #include "io/text.h"
 #include "io/tokenizer.h"
 
+#include "quant/gptq.h"
 #include "quant/hadamard.h"
 #include "quant/plugin.h"
 #include "quant/quantizer.h"
@@ -44,6 +45,7 @@
 #include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
+#include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "blocks/recon.h"
 #include "blocks/params_file.h"

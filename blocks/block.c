@@ -212,6 +212,11 @@ bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_er
     return bk_write(b->be, b->prefix_v, 0, v, bk_numel(b->prefix_v), err);
 }
 
+bool bk_weight_active(const bk_block *b, bk_linear_id id)
+{
+    return b->wq[id].q && !(b->skip_weights >> id & 1);
+}
+
 void bk_block_quantize(bk_block *b, bool weights, bool sites)
 {
     for (int i = 0; i < BK_W_COUNT; i++) b->wq[i].on = weights && !(b->skip_weights >> i & 1);

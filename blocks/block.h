@@ -83,6 +83,8 @@ size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block
 bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err) BK_MUST_USE;
 /* k, v: [Hkv, P, d] */
 bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_error *err) BK_MUST_USE;
+/* Does the present layer quantize this weight? */
+bool bk_weight_active(const bk_block *b, bk_linear_id id);
 /* Switches all quantizers on or off; those that the present layer skips stay off. */
 void bk_block_quantize(bk_block *b, bool weights, bool sites);
 
