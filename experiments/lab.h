@@ -3,6 +3,7 @@
 #ifndef BK_LAB_H
 #define BK_LAB_H
 
+#include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "blocks/outliers.h"
 #include "blocks/pass.h"
@@ -51,10 +52,12 @@ typedef struct bk_row {
     bk_init_options init;
     const bk_run_config *skips;   /* quant.skip; NULL = nothing skipped */
     const bk_samples *calibration; /* NULL only if nothing has to be measured */
+    const bk_block_gptq_options *gptq; /* NULL: weights by min-max and search; else by GPTQ on `statistics` */
+    const bk_samples *statistics;
 } bk_row;
 
-/* Called after a block was initialised, before it runs. */
-typedef bk_status (*bk_row_hook)(void *user, bk_ctx *ctx, bk_block *b, int64_t layer, bk_error *err);
+/* Called after a block was initialised, before it runs. gptq: [BK_W_COUNT], NULL if the row is without. */
+typedef bk_status (*bk_row_hook)(void *user, bk_block *b, int64_t layer, const bk_gptq_report *gptq, bk_error *err);
 
 /* Initialises block after block on the stream of the blocks before it (decision 23) and takes the evaluation windows
  * through; eval NULL: only the hook is wanted. */

@@ -122,9 +122,13 @@ static bk_status say_finished(bk_run *r, bk_error *err)
     const bk_json *blocks = bk_json_get(summary, "blocks");
     size_t n = bk_json_size(blocks);
     for (size_t i = 0; i < n; i++) fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    const bk_json *gptq = bk_json_get(summary, "gptq");
+    int64_t linears = bk_json_int(bk_json_get(gptq, "linears"), 0);
+    bool none_rounded = linears && bk_json_int(bk_json_get(gptq, "fell_back"), 0) == linears;
     bk_json_free(summary);
     bk_log(BK_LOG_INFO, "%s is finished already; another --out makes a new run", r->dir);
     r->complete = true;
+    if (none_rounded) return bk_fail(err, BK_ENUMERIC, "%s: GPTQ rounded no linear", r->dir);
     return n && fell_back == n ? bk_fail(err, BK_ENUMERIC, "%s: no block could be trained", r->dir) : BK_OK;
 }
 

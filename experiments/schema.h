@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "autograd/error.h"
+#include "blocks/gptq.h"
 #include "blocks/outliers.h"
 #include "quant/quantizer.h"
 
@@ -85,6 +86,7 @@ typedef struct bk_run_config {
         bool search, refresh;
         int range; /* bk_range_rule */
     } init;
+    bk_block_gptq_options gptq;
     struct {
         int64_t epochs, batch;
         double lr_quant, lr_weight, lr_min_factor;

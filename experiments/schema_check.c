@@ -133,6 +133,20 @@ static bk_status need_text(const bk_run_config *c, bool used, const bk_data_conf
     return refuse(c, BK_EINVAL, key, err, "a text is needed: name a .txt or .jsonl file");
 }
 
+static bk_status check_gptq(const bk_run_config *c, bk_error *err)
+{
+    const bk_qspec *w = &c->quant.weight;
+    if (c->init.from != BK_INIT_GPTQ) return BK_OK;
+    if (w->bits == 16) return refuse(c, BK_EINVAL, "init.from", err, "gptq rounds weights, and this scheme leaves them at 16 bits");
+    if (strcmp(w->quantizer, "affine"))
+        return refuse(c, BK_EINVAL, "init.from", err, "gptq finds the steps of the quantizer affine; others round by a rule of their own");
+    if (c->init.refresh) return refuse(c, BK_EINVAL, "init.refresh", err, "searching again would undo gptq");
+    if (c->gptq.act_order && w->granularity == BK_PER_GROUP && !c->gptq.static_groups)
+        return refuse(c, BK_EINVAL, "gptq.act_order", err,
+                      "groups would be made of channels in another order, which the model's file has no place for: set gptq.static_groups: true");
+    return BK_OK;
+}
+
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
 {
     if (!c->model[0]) return refuse(c, BK_EINVAL, "model", err, "a model is needed: name a GGUF file or a Hugging Face folder");
@@ -145,6 +159,7 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
     BK_TRY(check_quant(c, "value", &c->quant.value, err));
+    BK_TRY(check_gptq(c, err));
     if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)
         return refuse(c, BK_EINVAL, "data.training.validation", err,
                       "train.keep: best needs validation windows (or set train.keep: last)");

@@ -110,6 +110,12 @@ static const bk_key fixed[] = {
     {"init.refresh", BK_KEY_BOOL, AT(init.refresh), "false", 0, 0, NULL, "search again before a block is trained, on its inputs for the first calibration.samples training samples"},
     {"init.range", BK_KEY_ENUM, AT(init.range), "max", 0, 0, "max|ema", "static ranges: true maximum, or average with weight 0.99"},
 
+    {"gptq.percdamp", BK_KEY_REAL, AT(gptq.percdamp), "0.01", 0, 1, NULL, "damping: of the mean of the Hessian's diagonal"},
+    {"gptq.act_order", BK_KEY_BOOL, AT(gptq.act_order), "false", 0, 0, NULL, "channels of large inputs first"},
+    {"gptq.static_groups", BK_KEY_BOOL, AT(gptq.static_groups), "false", 0, 0, NULL, "steps of groups before the rounding begins"},
+    {"gptq.mse_clip", BK_KEY_BOOL, AT(gptq.mse_clip), "true", 0, 0, NULL, "steps by the error of the weights they give, not by their range"},
+    {"gptq.act_quant", BK_KEY_BOOL, AT(gptq.act_quant), "false", 0, 0, NULL, "Hessians see quantized activations"},
+
     {"train.epochs", BK_KEY_INT, AT(train.epochs), "20", 0, MILLION, NULL, "passes over the training windows; 0 = no training"},
     {"train.batch", BK_KEY_INT, AT(train.batch), "4", 1, MILLION, NULL, "windows of a step"},
     {"train.lr_quant", BK_KEY_REAL, AT(train.lr_quant), "5e-5", 0, 10, NULL, "learning rate of steps, zeros and clipping factors"},

@@ -648,6 +648,36 @@ static bk_status setup(const char *name, int bits, bk_granularity g, int64_t gro
     return st;
 }
 
+START_TEST(automatic_groups_are_heads_or_powers_of_two)
+{
+    bk_qspec spec = {.granularity = BK_PER_GROUP, .group = BK_GROUP_AUTO};
+    const struct {
+        int64_t cols, head_dim, group;
+    } all[] = {{576, 0, 64}, {1536, 0, 128}, {576, 64, 64}, {4096, 0, 128}, {288, 0, 32}, {12, 0, 12}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        ck_assert_int_eq(bk_qspec_group(&spec, &(bk_qshape){.cols = all[i].cols, .head_dim = all[i].head_dim}), all[i].group);
+    spec.group = 20;
+    ck_assert_int_eq(bk_qspec_group(&spec, &(bk_qshape){.cols = 60}), 20);
+}
+END_TEST
+
+START_TEST(effective_bits_count_steps_and_zeros)
+{
+    bk_qspec spec = {.quantizer = "dynamic", .bits = 4, .granularity = BK_PER_GROUP, .group = 64};
+    bk_qshape shape = {.cols = 576, .head_dim = 64};
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4.5);
+    spec.symmetric = true;
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4.25);
+    spec.granularity = BK_PER_HEAD;
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4.25);
+    strcpy(spec.quantizer, "static");
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4);
+    spec.granularity = BK_PER_TENSOR;
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4);
+    ck_assert_double_eq(bk_qspec_bits(&(bk_qspec){.bits = 16}, &shape), 16);
+}
+END_TEST
+
 START_TEST(bad_specs_are_refused_with_a_reason)
 {
     char msg[1024];
@@ -660,7 +690,8 @@ START_TEST(bad_specs_are_refused_with_a_reason)
     ck_assert_int_eq(setup("affine", 4, BK_PER_CHANNEL, 0, false, msg), BK_EINVAL);
     ck_assert_int_eq(setup("affine", 4, BK_PER_TOKEN, 0, true, msg), BK_EINVAL);
     ck_assert_int_eq(setup("static", 4, BK_PER_TOKEN, 0, false, msg), BK_EINVAL);
-    for (int64_t group = -1; group <= 64; group++) {
+    for (int64_t group = -2; group <= 64; group++) {
+        if (group == BK_GROUP_AUTO) continue;
         bool divides = group > 0 && COLS % group == 0;
         ck_assert_msg((setup("affine", 4, BK_PER_GROUP, group, true, msg) == BK_OK) == divides, "group %d", (int)group);
         ck_assert_msg((setup("static", 4, BK_PER_GROUP, group, false, msg) == BK_OK) == divides, "group %d", (int)group);
@@ -726,6 +757,8 @@ int main(void)
     tcase_add_test(t, ranges_that_are_not_finite_are_refused);
     suite_add_tcase(s, t);
     t = tcase_create("setup");
+    tcase_add_test(t, automatic_groups_are_heads_or_powers_of_two);
+    tcase_add_test(t, effective_bits_count_steps_and_zeros);
     tcase_add_test(t, bad_specs_are_refused_with_a_reason);
     tcase_add_test(t, the_registry_is_sound);
     suite_add_tcase(s, t);
