@@ -152,7 +152,7 @@ static void write_layers(env *e)
 static void finish(env *e)
 {
     unsigned sites[LAYERS] = {0, e->v->skip_sites};
-    bk_quantized_info info = {.quant = e->quant, .r3 = e->v->rotated, .r4 = e->v->rotated, .scheme = "W4A4KV4-static", .model = "tiny",
+    bk_quantized_info info = {.quant = e->quant, .scheme = "W4A4KV4-static", .model = "tiny",
                               .skip_sites = e->v->skip_sites ? sites : NULL};
     ok(bk_quantized_finish(e->src, &e->prefix, &info, e->to, &e->err), &e->err);
 }
