@@ -73,6 +73,9 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     snprintf(q->scheme, sizeof q->scheme, "%.63s", bk_json_str(bk_json_get(j, "scheme"), ""));
     if (bk_json_bool(bk_json_get(j, "online_r3"), false)) BK_TRY(bk_hadamard_create(c->head_dim, &q->r3, err));
     if (bk_json_bool(bk_json_get(j, "online_r4"), false)) BK_TRY(make_r4(q, bk_json_int(bk_json_get(j, "online_r4_group"), 0), err));
+    if (c->r3_per_kv_head && q->r3) return bk_fail(err, BK_EFORMAT, "%s/config.json: online_r3 and r3_per_kv_head exclude each other", path);
+    if (!c->r3_per_kv_head && bk_st_find(q->set, "model.layers.0.self_attn.r3"))
+        return bk_fail(err, BK_EFORMAT, "%s: there are tensors self_attn.r3, but no r3_per_kv_head in config.json", path);
     const bk_json *skip = bk_json_get(j, "skip_sites");
     if (bk_json_size(skip) == 0) return BK_OK;
     if ((int64_t)bk_json_size(skip) != c->layers)
