@@ -24,6 +24,7 @@
 #include "io/tokenizer.h"
 
 #include "quant/hadamard.h"
+#include "quant/offset.h"
 #include "quant/quantizer.h"
 #include "quant/search.h"
 #include "quant/steps.h"
@@ -42,6 +43,7 @@
 #include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
+#include "blocks/offq.h"
 #include "blocks/init.h"
 #include "blocks/recon.h"
 #include "blocks/params_file.h"
