@@ -206,6 +206,7 @@ bk_status bk_awq_fit(const bk_backend *be, const bk_source *src, const int32_t *
     bk_block_quant quant = {.weight = opt->weight, .activation.bits = 16, .key.bits = 16, .value.bits = 16};
     if (opt->weight.bits >= 16) return bk_fail(err, BK_EINVAL, "AWQ looks for scales of quantized weights, and these have %d bits", opt->weight.bits);
     BK_TRY(bk_channels_check_source(src, err));
+    BK_TRY(bk_fitted_fits(out, bk_source_config(src), err));
     bk_status st = bk_calibration_open(&c, be, src, ids, samples, tokens, prefix, &quant, err);
     if (!st) st = allocate(&a);
     if (!st) st = bk_calibration_run(&c, fit_block, &a, watch, err);

@@ -68,6 +68,7 @@ bk_status bk_smooth_fit(const bk_backend *be, const bk_source *src, const int32_
     bk_calibration c;
     if (!(alpha >= 0 && alpha <= 1)) return bk_fail(err, BK_EINVAL, "SmoothQuant's alpha is %g: it lies between 0 and 1", alpha);
     BK_TRY(bk_channels_check_source(src, err));
+    BK_TRY(bk_fitted_fits(out, bk_source_config(src), err));
     bk_status st = bk_calibration_open(&c, be, src, ids, samples, tokens, prefix, NULL, err);
     if (!st) st = fit(&s, &c, watch, err);
     bk_calibration_close(&c);

@@ -116,7 +116,8 @@ static bk_status load(void *user, int64_t layer, bk_block *b, bk_error *err)
     return bk_block_load(b, &l->w, err);
 }
 
-float *bk_calibrated_logits(const bk_calibrated *m, const bk_source *src, const bk_backend *be)
+/* [tokens of all windows, vocab] */
+static float *logits_of(const bk_calibrated *m, const bk_source *src, const bk_backend *be)
 {
     bk_error err = {0};
     const bk_config *c = bk_source_config(src);
@@ -135,6 +136,24 @@ float *bk_calibrated_logits(const bk_calibrated *m, const bk_source *src, const 
     bk_stream_free(h);
     free(x);
     return logits;
+}
+
+void bk_calibrated_same_logits(const bk_calibrated *m, const bk_backend *be, const bk_fitted *f)
+{
+    const bk_rotation_spec folded[] = {{.fitted = f}, {.fitted = f, .r1 = true, .r2 = true, .r3 = true, .r4 = true, .seed = 3}};
+    bk_error err = {0};
+    float *want = logits_of(m, m->src, be);
+    ok(bk_fitted_check(f, &err), &err);
+    for (int i = 0; i < 2; i++) {
+        bk_source *src;
+        ok(bk_source_open(m->m, &folded[i], &src, &err), &err);
+        float *got = logits_of(m, src, be);
+        for (int64_t j = 0; j < SAMPLES * TOKENS * bk_source_config(src)->vocab; j++)
+            ck_assert_msg(fabsf(got[j] - want[j]) < 1e-3f, "logit %d is %g, not %g", (int)j, (double)got[j], (double)want[j]);
+        free(got);
+        bk_source_close(src);
+    }
+    free(want);
 }
 
 void bk_calibrated_bad_prefix(const bk_calibrated *m, const bk_backend *be, int64_t layer, int64_t head, int64_t channel, bk_prefix *out)

@@ -27,8 +27,8 @@ void bk_calibrated_block(const bk_calibrated *m, const bk_backend *be, const bk_
                          const float *x, bk_seen *seen);
 void bk_seen_free(bk_seen *s);
 
-/* Full-precision logits [tokens of all windows, vocab] of a source of the model, malloc'd. */
-float *bk_calibrated_logits(const bk_calibrated *m, const bk_source *src, const bk_backend *be);
+/* Folded into the model, alone and in front of all rotations, `f` leaves its full-precision logits as they are. */
+void bk_calibrated_same_logits(const bk_calibrated *m, const bk_backend *be, const bk_fitted *f);
 
 /* A prefix of two tokens, in one value of which there is NaN. */
 void bk_calibrated_bad_prefix(const bk_calibrated *m, const bk_backend *be, int64_t layer, int64_t head, int64_t channel, bk_prefix *out);

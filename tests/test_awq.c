@@ -272,6 +272,43 @@ START_TEST(shared_values_are_not_scaled)
 }
 END_TEST
 
+START_TEST(folded_scales_leave_the_logits_as_they_are)
+{
+    const int64_t kv_heads[] = {4, 2, 1};
+    bk_qspec q = bk_tiny_spec("affine", 2, false, BK_PER_GROUP, 16);
+    fitted a;
+    fit(&a, bk_backend_cpu(), kv_heads[_i], &q, NULL, NULL, loud);
+    bk_calibrated_same_logits(&a.m, bk_backend_cpu(), a.f);
+    close_fitted(&a);
+}
+END_TEST
+
+/* Fitting and folding agree on what is divided: rounding the linears that read a site of the folded model costs what the search found. */
+START_TEST(the_folded_model_has_the_error_that_was_found)
+{
+    bk_qspec q = bk_tiny_spec("affine", 3, false, BK_PER_GROUP, 16);
+    bk_site_id site = sites[_i];
+    bk_error err = {0};
+    fitted a;
+    bk_seen seen;
+    bk_source *folded, *own;
+    float ones[128];
+    for (int j = 0; j < 128; j++) ones[j] = 1;
+    fit(&a, bk_backend_cpu(), 4, &q, NULL, NULL, loud);
+    ck_assert_int_gt(a.found.best[0][site], 0);
+    bk_calibrated_block(&a.m, bk_backend_cpu(), NULL, 0, NULL, NULL, &seen);
+    ok(bk_source_open(a.m.m, &(bk_rotation_spec){.fitted = a.f}, &folded, &err), &err);
+    own = a.m.src;
+    a.m.src = folded;
+    near(error_by_hand(&a, bk_backend_cpu(), NULL, 0, NULL, &seen, &q, site, ones), a.found.error[0][site][a.found.best[0][site]], 0.02,
+         bk_site_name[site], 0);
+    a.m.src = own;
+    bk_source_close(folded);
+    bk_seen_free(&seen);
+    close_fitted(&a);
+}
+END_TEST
+
 START_TEST(an_outlier_channel_costs_less_behind_its_scale)
 {
     bk_qspec q = bk_tiny_spec("affine", 3, false, BK_PER_CHANNEL, 0);
@@ -440,6 +477,23 @@ START_TEST(groups_that_do_not_fit_are_refused)
 }
 END_TEST
 
+START_TEST(scales_of_another_shape_are_refused)
+{
+    bk_error err = {0};
+    bk_config c = config_of(2), other = c;
+    bk_calibrated m;
+    bk_fitted *f;
+    bk_qspec q = bk_tiny_spec("affine", 4, false, BK_PER_CHANNEL, 0);
+    bk_awq_options opt = {.weight = q};
+    other.inter++;
+    bk_calibrated_open(&m, &c, NULL, NULL);
+    ok(bk_fitted_create(&other, &f, &err), &err);
+    ck_assert_int_eq(bk_awq_fit(bk_backend_cpu(), m.src, m.ids, 1, 5, &opt, NULL, NULL, f, &err), BK_ESHAPE);
+    bk_fitted_free(f);
+    bk_calibrated_close(&m);
+}
+END_TEST
+
 START_TEST(no_window_is_an_error)
 {
     bk_error err = {0};
@@ -505,6 +559,8 @@ int main(void)
     tcase_add_test(t, the_search_sees_the_prefix);
     tcase_add_test(t, the_search_on_ref);
     tcase_add_loop_test(t, shared_values_are_not_scaled, 0, 3);
+    tcase_add_loop_test(t, folded_scales_leave_the_logits_as_they_are, 0, 3);
+    tcase_add_loop_test(t, the_folded_model_has_the_error_that_was_found, 0, SITES);
     tcase_add_test(t, an_outlier_channel_costs_less_behind_its_scale);
     tcase_add_test(t, channels_without_values_keep_their_scale);
     tcase_add_test(t, linears_in_full_precision_are_not_searched);
@@ -517,6 +573,7 @@ int main(void)
     tcase_add_loop_test(t, rotated_channels_are_refused, 0, 3);
     tcase_add_test(t, weights_that_are_not_quantized_are_refused);
     tcase_add_test(t, groups_that_do_not_fit_are_refused);
+    tcase_add_test(t, scales_of_another_shape_are_refused);
     tcase_add_test(t, no_window_is_an_error);
     tcase_add_test(t, nan_is_named);
     tcase_add_test(t, fitting_can_be_stopped);

@@ -209,6 +209,25 @@ START_TEST(a_second_fit_replaces_the_first)
 }
 END_TEST
 
+START_TEST(folded_scales_leave_the_logits_as_they_are)
+{
+    bk_config c = config_of();
+    bk_calibrated m;
+    bk_fitted *f;
+    c.tied = _i == 1;
+    if (_i == 2) {
+        strcpy(c.arch, "qwen3");
+        c.qk_norm = true;
+        c.qkv_bias = false;
+    }
+    bk_calibrated_open(&m, &c, NULL, loud_and_dead);
+    fit(&m, bk_backend_cpu(), BK_CALIBRATED_SAMPLES, BK_CALIBRATED_TOKENS, BK_SMOOTH_ALPHA, NULL, &f);
+    bk_calibrated_same_logits(&m, bk_backend_cpu(), f);
+    bk_fitted_free(f);
+    bk_calibrated_close(&m);
+}
+END_TEST
+
 /* --- an outlier channel --- */
 
 /* Rounds a row to 8 bits, symmetric, by its largest magnitude. */
@@ -303,6 +322,36 @@ START_TEST(rotated_channels_are_refused)
 }
 END_TEST
 
+START_TEST(channels_that_are_scaled_or_moved_are_refused)
+{
+    static const bk_fitted_part part[] = {BK_FITTED_SCALE_MLP_IN, BK_FITTED_DOWN_ORDER};
+    const char *const name[] = {"scales", "down_order"};
+    bk_error err = {0};
+    bk_config c = config_of();
+    bk_fitted *f;
+    ok(bk_fitted_create(&c, &f, &err), &err);
+    ok(bk_fitted_add(f, part[_i], &err), &err);
+    ck_assert_int_eq(refused(&(bk_rotation_spec){.fitted = f}, 0.8, 1, &err), BK_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, name[_i]));
+    bk_fitted_free(f);
+}
+END_TEST
+
+START_TEST(scales_of_another_shape_are_refused)
+{
+    bk_error err = {0};
+    bk_config c = config_of(), other = c;
+    bk_calibrated m;
+    bk_fitted *f;
+    other.layers++;
+    bk_calibrated_open(&m, &c, NULL, NULL);
+    ok(bk_fitted_create(&other, &f, &err), &err);
+    ck_assert_int_eq(bk_smooth_fit(bk_backend_cpu(), m.src, m.ids, 1, 5, 0.8, NULL, NULL, f, &err), BK_ESHAPE);
+    bk_fitted_free(f);
+    bk_calibrated_close(&m);
+}
+END_TEST
+
 START_TEST(no_window_is_an_error)
 {
     bk_error err = {0};
@@ -368,11 +417,14 @@ int main(void)
     tcase_add_test(t, fitting_never_touches_device_memory);
     tcase_add_test(t, one_token_is_enough);
     tcase_add_test(t, a_second_fit_replaces_the_first);
+    tcase_add_loop_test(t, folded_scales_leave_the_logits_as_they_are, 0, 3);
     tcase_add_test(t, an_outlier_channel_costs_less_behind_its_scale);
     suite_add_tcase(s, t);
     t = tcase_create("refused");
     tcase_add_loop_test(t, alpha_lies_between_0_and_1, 0, 3);
     tcase_add_loop_test(t, rotated_channels_are_refused, 0, 3);
+    tcase_add_loop_test(t, channels_that_are_scaled_or_moved_are_refused, 0, 2);
+    tcase_add_test(t, scales_of_another_shape_are_refused);
     tcase_add_test(t, no_window_is_an_error);
     tcase_add_test(t, nan_is_named);
     tcase_add_test(t, fitting_can_be_stopped);
