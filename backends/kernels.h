@@ -2,7 +2,8 @@
  *
  * Rules for every kernel
  *  - Pointers named in `const void *` / `void *` are arrays of the backend's real type (bk_backend.dtype: f32, or f64 on ref), contiguous,
- *    row-major, in backend memory; `const int32_t *` are ids. Outputs never overlap inputs unless the slot says so.
+ *    row-major, in backend memory; `double *` are arrays of f64 whatever that type; `const int32_t *` are ids. Outputs never overlap inputs
+ *    unless the slot says so.
  *  - Forward kernels overwrite their outputs. Backward kernels ACCUMULATE (+=) into d*; a d* that is NULL is not wanted.
  *  - No allocation: scratch comes from `w` (bk_backend.work tells how much a call needs). No global state.
  *  - Same bytes whatever the number of threads: reductions in fixed order (per row: 32 strided lanes, then a halving tree;
@@ -285,6 +286,42 @@ typedef struct bk_scale_args {
     void *x;
 } bk_scale_args;
 
+/* --- linear algebra in f64, whatever the real type --- */
+
+/* As gemm, with a, b and c of f64. */
+typedef bk_gemm_args bk_gemm_f64_args;
+/* h[cols,cols] += alpha X^T X, X = x[rows,cols]; h is symmetric before and after, to the bit. */
+typedef struct bk_gram_args {
+    int64_t rows, cols;
+    double alpha;
+    const void *x;
+    double *h;
+} bk_gram_args;
+/* H' = R R^T with R upper triangular, for H'_ij = H[order_i, order_j] off the diagonal and diag[order_i] + shift on it (order NULL: i; a
+ * permutation). h[n,n] holds a symmetric H: only its part below the diagonal is read, and kept; R replaces the diagonal and what is above.
+ * So a factorization that failed can be tried again with a larger shift. *bad (f64[1]) = the i whose pivot is not positive and finite (R is
+ * then of no use), -1 if there is none. Pivots are met from the last row to the first. */
+typedef struct bk_cholesky_args {
+    int64_t n;
+    double shift;
+    const double *diag;
+    const int32_t *order;
+    double *h, *bad;
+} bk_cholesky_args;
+/* u[n,n]: R becomes R^-1. Both are upper triangular; what lies below the diagonal is neither read nor changed. After `cholesky`:
+ * H'^-1 = U^T U with U = R^-1. */
+typedef struct bk_trtri_args {
+    int64_t n;
+    double *u;
+} bk_trtri_args;
+/* A V = V diag(values) of a symmetric a[n,n]: values[n] descending, unit eigenvectors as columns of vectors[n,n], each with the sign that
+ * makes its entry of largest magnitude positive (bk_canonical_sign). BK_ENUMERIC if an entry is not finite or it does not converge. */
+typedef struct bk_eigh_args {
+    int64_t n;
+    const double *a;
+    double *values, *vectors;
+} bk_eigh_args;
+
 #define BK_SLOTS(BK_SLOT)                          \
     BK_SLOT(gemm, bk_gemm_args)                    \
     BK_SLOT(bias_fwd, bk_bias_fwd_args)            \
@@ -319,7 +356,12 @@ typedef struct bk_scale_args {
     BK_SLOT(sumsq, bk_sumsq_args)                  \
     BK_SLOT(finite, bk_finite_args)                \
     BK_SLOT(fill, bk_fill_args)                    \
-    BK_SLOT(scale, bk_scale_args)
+    BK_SLOT(scale, bk_scale_args)                  \
+    BK_SLOT(gemm_f64, bk_gemm_f64_args)            \
+    BK_SLOT(gram, bk_gram_args)                    \
+    BK_SLOT(cholesky, bk_cholesky_args)            \
+    BK_SLOT(trtri, bk_trtri_args)                  \
+    BK_SLOT(eigh, bk_eigh_args)
 
 typedef enum bk_slot {
 #define BK_SLOT(name, args) BK_SLOT_##name,

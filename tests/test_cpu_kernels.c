@@ -45,6 +45,13 @@ static float *numbers(int64_t n, uint64_t seed, double scale)
     return x;
 }
 
+static double *doubles(int64_t n, uint64_t seed)
+{
+    double *x = memory(n, sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = bk_rng_normal(seed, BK_RNG_TEST, (uint64_t)i);
+    return x;
+}
+
 static void *keep(outputs *o, void *p, int64_t n, size_t size, char type)
 {
     ck_assert_int_lt(o->count, MAX_OUT);
@@ -360,6 +367,50 @@ static void errors(backend be, outputs *o)
     RUN(be, rowdot, &d);
 }
 
+static void gemm_f64(backend be, outputs *o)
+{
+    enum { M = 401, N = 90, K = 75 };
+    double *x = doubles(M * K, 1), *y = doubles(K * N, 2);
+    bk_gemm_f64_args a = {M, N, K, 0, 1, x, y, double_out(o, M * N), K, K, N, 1};
+    RUN(be, gemm_f64, &a);
+}
+
+static void gram(backend be, outputs *o)
+{
+    enum { R = 530, C = 77 };
+    double *h = double_out(o, C * C);
+    for (int i = 0; i < C * C; i++) h[i] = 0.5 * (i / C + i % C);
+    bk_gram_args a = {R, C, 0.3, numbers(R * C, 1, 1), h};
+    RUN(be, gram, &a);
+}
+
+/* X^T X of more rows than columns, and what `cholesky` and `trtri` make of it */
+static void inverse_root(backend be, outputs *o)
+{
+    enum { N = 133 };
+    double *h = double_out(o, N * N), *diag = doubles(N, 1), *bad = double_out(o, 1);
+    int32_t order[N];
+    memset(h, 0, sizeof *h * N * N);
+    bk_gram_args g = {2 * N, N, 1, numbers(2 * N * N, 2, 1), h};
+    RUN(be, gram, &g);
+    for (int i = 0; i < N; i++) diag[i] = h[i * N + i], order[i] = (i * 10 + 4) % N;
+    bk_cholesky_args a = {N, 0.5, diag, order, h, bad};
+    RUN(be, cholesky, &a);
+    memcpy(double_out(o, N * N), h, sizeof *h * N * N);
+    bk_trtri_args t = {N, h};
+    RUN(be, trtri, &t);
+}
+
+static void eigh(backend be, outputs *o)
+{
+    enum { N = 70 };
+    double *m = doubles(N * N, 1);
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < i; k++) m[i * N + k] = m[k * N + i];
+    bk_eigh_args a = {N, m, double_out(o, N), double_out(o, N * N)};
+    RUN(be, eigh, &a);
+}
+
 typedef struct kernel_case {
     const char *name;
     void (*run)(backend, outputs *);
@@ -375,6 +426,7 @@ static const kernel_case cases[] = {
     CASE(xent), CASE(fakequant_weights), CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads),
     CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
     CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
+    CASE(gemm_f64), CASE(gram), CASE(inverse_root), CASE(eigh),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

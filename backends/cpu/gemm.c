@@ -24,24 +24,40 @@ static tiling tiles_for(const bk_gemm_args *a)
     return t;
 }
 
+typedef void (*tile_fn)(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j);
+
 /* The tile of C at (i, j): pieces of k one after the other */
-static void product(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j)
-{
-    CBLAS_TRANSPOSE ta = a->ta ? CblasTrans : CblasNoTrans, tb = a->tb ? CblasTrans : CblasNoTrans;
-    int64_t m = bk_min_i64(t->m, a->m - i), n = bk_min_i64(t->n, a->n - j);
-    for (int64_t l = 0; l < bk_max_i64(1, a->k); l += t->k) {
-        const float *pa = (const float *)a->a + (a->ta ? l * a->lda + i : i * a->lda + l);
-        const float *pb = (const float *)a->b + (a->tb ? j * a->ldb + l : l * a->ldb + j);
-        cblas_sgemm(CblasRowMajor, ta, tb, (int)m, (int)n, (int)bk_min_i64(t->k, a->k - l), 1.0f, pa, (int)a->lda, pb, (int)a->ldb,
-                    l || a->beta ? 1.0f : 0.0f, (float *)a->c + i * a->ldc + j, (int)a->ldc);
+#define PRODUCT(name, real, cblas)                                                                                     \
+    static void name(const bk_gemm_args *a, const tiling *t, int64_t i, int64_t j)                                     \
+    {                                                                                                                  \
+        CBLAS_TRANSPOSE ta = a->ta ? CblasTrans : CblasNoTrans, tb = a->tb ? CblasTrans : CblasNoTrans;                \
+        int64_t m = bk_min_i64(t->m, a->m - i), n = bk_min_i64(t->n, a->n - j);                                        \
+        for (int64_t l = 0; l < bk_max_i64(1, a->k); l += t->k) {                                                      \
+            const real *pa = (const real *)a->a + (a->ta ? l * a->lda + i : i * a->lda + l);                           \
+            const real *pb = (const real *)a->b + (a->tb ? j * a->ldb + l : l * a->ldb + j);                           \
+            cblas(CblasRowMajor, ta, tb, (int)m, (int)n, (int)bk_min_i64(t->k, a->k - l), 1, pa, (int)a->lda, pb,      \
+                  (int)a->ldb, l || a->beta, (real *)a->c + i * a->ldc + j, (int)a->ldc);                              \
+        }                                                                                                              \
     }
+PRODUCT(product_f32, float, cblas_sgemm)
+PRODUCT(product_f64, double, cblas_dgemm)
+
+static bk_status in_tiles(const bk_gemm_args *a, tile_fn product)
+{
+    tiling t = tiles_for(a);
+#pragma omp parallel for schedule(dynamic) if (a->m * a->n * a->k > SERIAL)
+    for (int64_t u = 0; u < t.rows * t.cols; u++) product(a, &t, u / t.cols * t.m, u % t.cols * t.n);
+    return BK_OK;
 }
 
 bk_status bk_cpu_gemm(const bk_gemm_args *a, const bk_work *w)
 {
     (void)w;
-    tiling t = tiles_for(a);
-#pragma omp parallel for schedule(dynamic) if (a->m * a->n * a->k > SERIAL)
-    for (int64_t u = 0; u < t.rows * t.cols; u++) product(a, &t, u / t.cols * t.m, u % t.cols * t.n);
-    return BK_OK;
+    return in_tiles(a, product_f32);
+}
+
+bk_status bk_cpu_gemm_f64(const bk_gemm_args *a, const bk_work *w)
+{
+    (void)w;
+    return in_tiles(a, product_f64);
 }

@@ -157,6 +157,15 @@ BK_CLONES static double dot_row(int64_t n, const float *x, const float *y)
 
 double bk_cpu_dot(int64_t n, const float *x, const float *y) { return dot_row(n, x, y); }
 
+BK_CLONES static double dot_f64(int64_t n, const double *x, const double *y)
+{
+    double lane[BK_LANES] = {0};
+    BK_LANE_LOOP(n, lane[l] += x[i] * y[i]);
+    return bk_tree_f64(lane);
+}
+
+double bk_cpu_dot_f64(int64_t n, const double *x, const double *y) { return dot_f64(n, x, y); }
+
 bk_status bk_cpu_rowdot(const bk_rowdot_args *a, const bk_work *w)
 {
     (void)w;

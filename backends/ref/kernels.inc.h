@@ -12,6 +12,7 @@
 #include "backends/ref/loss.inc.h"
 #include "backends/ref/quant.inc.h"
 #include "backends/ref/optim.inc.h"
+#include "backends/ref/linalg.inc.h"
 
 #define BK_SLOT(name, args) .name = name##_k,
 const bk_backend BACKEND = {

@@ -29,13 +29,15 @@ bk_status bk_ref_copy(void *dst, const void *src, size_t bytes)
     return BK_OK;
 }
 
-/* Attention adds up one row of each of its outputs in double before it is rounded; nothing else needs memory. */
+/* Attention adds up one row of each of its outputs in double before it is rounded; eigh turns a copy of its matrix. */
 size_t bk_ref_work(bk_slot slot, const void *args)
 {
     const bk_attention_fwd_args *f = args;
     if (slot == BK_SLOT_attention_fwd) return sizeof(double) * (size_t)f->dim;
     const bk_attention_bwd_args *b = args;
     if (slot == BK_SLOT_attention_bwd) return sizeof(double) * 2 * (size_t)b->f.dim;
+    const bk_eigh_args *e = args;
+    if (slot == BK_SLOT_eigh) return sizeof(double) * (size_t)(e->n * e->n);
     return 0;
 }
 
