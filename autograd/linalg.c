@@ -83,17 +83,23 @@ bk_status bk_linalg_square(bk_linalg *l, int64_t n, bool ta, const double *a, bo
     return bk_linalg_product(l, &(bk_product){.m = n, .n = n, .k = n, .ta = ta, .tb = tb, .a = a, .b = b, .c = c, .lda = n, .ldb = n, .ldc = n});
 }
 
-bk_status bk_linalg_defect(bk_linalg *l, int64_t n, const double *a, double *out)
+static double off_identity(int64_t n, const double *e)
 {
-    double *e = malloc((size_t)(n * n) * sizeof *e), worst = 0;
-    if (!e) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
-    bk_status st = bk_linalg_square(l, n, false, a, true, a, e);
-    for (int64_t i = 0; !st && i < n * n; i++) {
+    double worst = 0;
+    for (int64_t i = 0; i < n * n; i++) {
         double d = fabs(e[i] - (i % (n + 1) == 0));
         worst = d <= worst ? worst : d; /* NaN counts */
     }
+    return worst;
+}
+
+bk_status bk_linalg_defect(bk_linalg *l, int64_t n, const double *a, double *out)
+{
+    double *e = malloc((size_t)(n * n) * sizeof *e);
+    if (!e) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
+    bk_status st = bk_linalg_square(l, n, false, a, true, a, e);
+    *out = off_identity(n, e);
     free(e);
-    *out = worst;
     return st;
 }
 
@@ -186,40 +192,44 @@ bk_status bk_linalg_solve_lower_t(bk_linalg *l, int64_t n, const double *lower, 
 /* --- polar factor --- */
 
 #define SMALLEST 1e-11 /* singular value that the scaling expects, of a matrix of norm 1 */
+enum { MOST_STEPS = 100 };
 
-/* One step: a = s a (3 I - s^2 a^T a) / 2; *defect: largest entry of |a^T a - I| before it. */
-static bk_status newton_schulz(bk_linalg *l, int64_t n, double *a, double s, double *e, double *t, double *defect)
+/* a = s a (3 I - s^2 e) / 2 with e = a^T a; t is room. */
+static bk_status newton_schulz(bk_linalg *l, int64_t n, double *a, double s, double *e, double *t)
 {
-    BK_TRY(bk_linalg_square(l, n, true, a, false, a, e));
-    *defect = 0;
-    for (int64_t i = 0; i < n * n; i++) {
-        double one = i % (n + 1) == 0, d = fabs(e[i] - one);
-        *defect = d <= *defect ? *defect : d;
-        e[i] = s * (3 * one - s * s * e[i]) / 2;
-    }
+    for (int64_t i = 0; i < n * n; i++) e[i] = s * (3 * (i % (n + 1) == 0) - s * s * e[i]) / 2;
     BK_TRY(bk_linalg_square(l, n, false, a, false, e, t));
     memcpy(a, t, (size_t)(n * n) * sizeof *a);
     return BK_OK;
 }
 
+/* Iterates until a^T a is I to rounding, or for long enough; *worst: what is left. e, t: room. */
+static bk_status iterate(bk_linalg *l, int64_t n, double *a, double *e, double *t, double *worst)
+{
+    double least = SMALLEST;
+    for (int i = 0; i < MOST_STEPS; i++) {
+        BK_TRY(bk_linalg_square(l, n, true, a, false, a, e));
+        *worst = off_identity(n, e);
+        if (*worst <= 1e-14 * (double)n) break;
+        /* Singular values of least .. 1 stay below 1. Larger factors would send the largest to the smallest, and with it most of its digits. */
+        double s = sqrt(fmin(2.5, 3 / (1 + least + least * least)));
+        BK_TRY(newton_schulz(l, n, a, s, e, t));
+        least = fmin(s * least * (3 - s * s * least * least), s * (3 - s * s)) / 2;
+    }
+    return BK_OK;
+}
+
 bk_status bk_linalg_polar(bk_linalg *l, int64_t n, double *a)
 {
-    enum { MOST = 100 };
-    double norm = sqrt(dot(n * n, a, a)), least = SMALLEST, defect = 1;
+    double norm = sqrt(dot(n * n, a, a)), worst = 0;
     if (!(norm > 0 && isfinite(norm))) return bk_fail(l->err, BK_ENUMERIC, "a matrix of zeros, or not finite, has no nearest rotation");
     double *e = malloc((size_t)(2 * n * n) * sizeof *e);
     if (!e) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
     for (int64_t i = 0; i < n * n; i++) a[i] /= norm;
-    bk_status st = BK_OK;
-    for (int i = 0; !st && i < MOST && defect > 1e-14 * (double)n; i++) {
-        double s = sqrt(3 / (1 + least + least * least)); /* singular values of least .. 1 stay below 1 */
-        st = newton_schulz(l, n, a, s, e, e + n * n, &defect);
-        least = fmin(1, s * least * (3 - s * s * least * least) / 2);
-    }
+    bk_status st = iterate(l, n, a, e, e + n * n, &worst);
     free(e);
     BK_TRY(st);
-    if (!(defect < 1e-9)) return bk_fail(l->err, BK_ENUMERIC, "a singular matrix has no nearest rotation: %g from orthogonal", defect);
-    return BK_OK;
+    return worst < 1e-9 ? BK_OK : bk_fail(l->err, BK_ENUMERIC, "a singular matrix has no nearest rotation: %g from orthogonal", worst);
 }
 
 /* --- Cayley SGD --- */

@@ -430,6 +430,7 @@ static bk_status measure(bk_rotated_loss *l)
 {
     int64_t chunk = l->opt.tokens - 1 < HEAD_TOKENS ? l->opt.tokens - 1 : HEAD_TOKENS;
     bk_ctx_measure(l->ctx);
+    BK_TRY(bk_block_init_weights(l->ctx, l->b, l->err));
     bk_block_quantize(l->b, true, true);
     BK_TRY(bk_block_pass_measure(l->ctx, l->b, l->opt.batch, l->opt.tokens));
     bk_ctx_record(l->ctx, true);
