@@ -32,6 +32,8 @@
 #include "blocks/names.h"
 #include "blocks/model.h"
 #include "blocks/weights.h"
+#include "blocks/fitted.h"
+#include "blocks/vectors.h"
 #include "blocks/transforms.h"
 #include "blocks/source.h"
 #include "blocks/stream.h"

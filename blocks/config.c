@@ -306,6 +306,7 @@ bk_status bk_config_from_json(const bk_json *root, const char *path, bk_config *
     BK_TRY(get_rope(s, &c, err));
     BK_TRY(get_window(s, a, &c, err));
     BK_TRY(get_biases(s, a, &c, err));
+    BK_TRY(get_bool(s, "r3_per_kv_head", &c.r3_per_kv_head, err));
     BK_TRY(get_bool(s, "overlap_prefix", &c.overlap_prefix, err));
     BK_TRY(check_config(&c, path, err));
     *out = c;
@@ -365,6 +366,7 @@ bk_json *bk_config_to_json(const bk_config *c)
         bk_json_set(root, "mlp_bias", bk_json_of_bool(c->mlp_bias));
     }
     if (c->o_bias != (a->bias_keys && c->qkv_bias)) bk_json_set(root, "attention_out_bias", bk_json_of_bool(c->o_bias));
+    if (c->r3_per_kv_head) bk_json_set(root, "r3_per_kv_head", bk_json_of_bool(true));
     if (c->overlap_prefix) bk_json_set(root, "overlap_prefix", bk_json_of_bool(true));
     return root;
 }

@@ -25,6 +25,7 @@ typedef struct bk_config {
     int64_t rope_original_positions;
     int64_t sliding_window; /* 0 = none: token t sees keys t-window+1 .. t (prefix keys always) */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    bool r3_per_kv_head; /* keys, and the queries that read them, turn after RoPE by a matrix of their own (bk_block_weights.r3) */
     bool overlap_prefix; /* text behind a prefix of P tokens stands at positions 0, 1, ... again; else at P, P + 1, ... */
 } bk_config;
 
@@ -37,7 +38,7 @@ bk_status bk_config_from_json(const bk_json *root, const char *path, bk_config *
 bk_status bk_config_from_gguf(const bk_gguf *g, bk_config *out, bk_error *err) BK_MUST_USE;
 /* config.json content that bk_config_from_json reads back to the same config (for exports and synthetic models). Where
  * a Hugging Face model cannot say it (an o bias that does not go with the q, k and v biases; positions that overlap
- * a prefix) the keys attention_out_bias and overlap_prefix are added. NULL when memory is out. */
+ * a prefix; rotated keys) the keys attention_out_bias, overlap_prefix and r3_per_kv_head are added. NULL when memory is out. */
 bk_json *bk_config_to_json(const bk_config *c);
 /* f_i = theta^(-2i/d), scaled; out has head_dim / 2 values. Linear: f_i / factor. llama3: f_i for waves (2 pi / f_i)
  * shorter than original_positions / high_freq, f_i / factor for those longer than original_positions / low_freq, a

@@ -172,6 +172,8 @@ static bk_status expect_all(check *k, bk_error *err)
 {
     const bk_model *m = k->m;
     const bk_config *c = &m->config;
+    if (c->r3_per_kv_head && !m->quantized)
+        return bk_fail(err, BK_EUNSUP, "%s: r3_per_kv_head: only a model that brick quantized can have keys that are rotated", m->path);
     BK_TRY(expect(k, pick(m, embedding), c->vocab, c->hidden, err));
     BK_TRY(expect(k, pick(m, final_norm), 0, c->hidden, err));
     if (!c->tied) BK_TRY(expect(k, pick(m, head), c->vocab, c->hidden, err));

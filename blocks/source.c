@@ -57,12 +57,12 @@ const bk_rotation *bk_source_rotation(const bk_source *s)
 
 const bk_hadamard_plan *bk_source_r3(const bk_source *s)
 {
-    return s->rotation->on[BK_TRANSFORM_R3] ? s->rotation->head : NULL;
+    return bk_rotation_r3(s->rotation);
 }
 
 const bk_hadamard_plan *bk_source_r4(const bk_source *s)
 {
-    return s->rotation->on[BK_TRANSFORM_R4] ? s->rotation->inter : NULL;
+    return bk_rotation_r4(s->rotation);
 }
 
 bk_status bk_source_block(const bk_source *s, int64_t layer, bk_block_weights *w, bk_error *err)

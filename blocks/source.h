@@ -9,7 +9,7 @@
 
 typedef struct bk_source bk_source;
 
-/* `m` must outlive the source; spec NULL = no transform. */
+/* `m`, and what spec lends, must outlive the source; spec NULL = no transform. */
 bk_status bk_source_open(const bk_model *m, const bk_rotation_spec *spec, bk_source **out, bk_error *err) BK_MUST_USE;
 void bk_source_close(bk_source *s);
 
@@ -20,7 +20,7 @@ void bk_source_overlap_prefix(bk_source *s, bool on);
 const bk_config *bk_source_config(const bk_source *s);
 const bk_model *bk_source_model(const bk_source *s);
 const bk_rotation *bk_source_rotation(const bk_source *s); /* which transforms are on, plans and signs */
-/* The transforms that the running block applies to queries and keys, and to the input of down; NULL when off. */
+/* bk_rotation_r3, bk_rotation_r4 */
 const bk_hadamard_plan *bk_source_r3(const bk_source *s);
 const bk_hadamard_plan *bk_source_r4(const bk_source *s);
 

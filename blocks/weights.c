@@ -34,6 +34,7 @@ static void lay_out(const bk_config *c, bk_block_weights *w)
         w->norm[BK_NORM_Q] = take(w->memory, &used, c->head_dim);
         w->norm[BK_NORM_K] = take(w->memory, &used, c->head_dim);
     }
+    if (c->r3_per_kv_head) w->r3 = take(w->memory, &used, c->kv_heads * c->head_dim * c->head_dim);
     w->count = used;
 }
 
@@ -53,6 +54,14 @@ void bk_weights_free(bk_block_weights *w)
 {
     free(w->memory);
     memset(w, 0, sizeof *w);
+}
+
+bk_weights_view bk_weights_view_of(const bk_block_weights *w)
+{
+    bk_weights_view v = {.type = BK_F32, .r3 = w->r3};
+    for (int i = 0; i < BK_W_COUNT; i++) v.w[i] = w->w[i], v.b[i] = w->b[i];
+    for (int i = 0; i < BK_NORM_COUNT; i++) v.norm[i] = w->norm[i];
+    return v;
 }
 
 static bk_status load_bias(const bk_model *m, int64_t layer, bk_linear_id id, const bk_block_weights *w, bk_error *err)

@@ -112,8 +112,8 @@ static double head_bytes(const estimator *e)
 static bk_status make_block(const estimator *e, bool quantized, bool trained, int64_t tokens, bk_block **out)
 {
     bk_block_options opt = {.quant = quantized ? &e->quant : NULL,
-                            .r3 = e->rotation->on[BK_TRANSFORM_R3] ? e->rotation->head : NULL,
-                            .r4 = e->rotation->on[BK_TRANSFORM_R4] ? e->rotation->inter : NULL,
+                            .r3 = bk_rotation_r3(e->rotation),
+                            .r4 = bk_rotation_r4(e->rotation),
                             .prefix_len = e->prefix, .tokens = tokens, .trained = trained};
     return bk_block_create(out, &e->dry, e->cfg, &opt, e->err);
 }

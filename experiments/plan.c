@@ -49,8 +49,8 @@ static void find_missing(plan *p)
 
 bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_rotation **out, bk_error *err)
 {
-    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias,
-                             false, (uint64_t)c->seed};
+    bk_rotation_spec spec = {.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
+                             .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
     float *gain = calloc((size_t)shapes->hidden, sizeof *gain);
     if (!gain) return bk_fail(err, BK_ENOMEM, "no memory");
     bk_status st = bk_rotation_create(shapes, &spec, gain, out, err);

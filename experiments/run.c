@@ -67,7 +67,8 @@ static bk_status open_model(bk_run *r, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_lab_open(&r->lab, c->model, be, err));
     if (r->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized already; a run starts from a full-precision model", c->model);
-    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    bk_rotation_spec spec = {.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
+                             .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
     BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
     bk_source_overlap_prefix(r->src, c->prefix.overlap);

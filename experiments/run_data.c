@@ -186,7 +186,8 @@ static bk_status blame(bk_run *r, const bk_rotation_spec *all, const float *want
 bk_status bk_run_equivalence(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
-    bk_rotation_spec spec = {c->rotation.r1, c->rotation.r2, c->rotation.r3, c->rotation.r4, c->rotation.fold_v_bias, false, (uint64_t)c->seed};
+    bk_rotation_spec spec = {.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
+                             .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
     if (!(spec.r1 || spec.r2 || spec.r3 || spec.r4 || spec.fold_v_bias)) return BK_OK;
     int64_t n = r->evaluation.seqlen < GATE_TOKENS ? r->evaluation.seqlen : GATE_TOKENS, count = n * bk_model_config(r->lab.model)->vocab;
     float *want = malloc((size_t)count * 2 * sizeof *want);

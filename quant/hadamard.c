@@ -89,48 +89,100 @@ static bool find_recipe(int64_t n, recipe *r)
     return n == 172;
 }
 
-static void describe(bk_hadamard_plan *p, int64_t q)
+bool bk_hadamard_exists(int64_t order)
+{
+    recipe r;
+    return order >= 1 && order <= BK_HADAMARD_MAX_ORDER && find_recipe(order, &r);
+}
+
+int64_t bk_group_size(int64_t n)
+{
+    enum { MOST = 128, LEAST = 32, FROM = 64, TO = 192 };
+    int64_t power = 1;
+    while (power < MOST && n % (2 * power) == 0) power *= 2;
+    if (power >= LEAST) return power;
+    for (int64_t d = TO; d >= FROM; d--)
+        if (n % d == 0 && bk_hadamard_exists(d)) return d;
+    return n;
+}
+
+static void describe(bk_hadamard_plan *p, int64_t q, const char *why)
 {
     char base[64], blocks[112] = "";
     static const char *const kind[] = {"Sylvester", "Paley I", "Paley II", "Williamson"};
     if (q) snprintf(base, sizeof base, ", base %s over GF(%lld)", kind[p->kind], (long long)q);
     else snprintf(base, sizeof base, ", %s", kind[p->kind]);
-    if (p->blocks > 1)
-        snprintf(blocks, sizeof blocks, "block-diagonal, no Hadamard matrix of this order is known here: %lld blocks of ",
-                 (long long)p->blocks);
+    if (p->blocks > 1) snprintf(blocks, sizeof blocks, "block-diagonal, %s: %lld blocks of ", why, (long long)p->blocks);
     snprintf(p->note, sizeof p->note, "%lld: %s%lld x %lld%s", (long long)p->n, blocks, (long long)p->base, (long long)p->pow2, base);
+}
+
+/* H becomes (H diag(h_0))^T, h_0 its first row: the first column is ones. */
+static void ones_first(int64_t n, float *h)
+{
+    for (int64_t j = 0; j < n; j++)
+        if (h[j] < 0)
+            for (int64_t i = 0; i < n; i++) h[i * n + j] = -h[i * n + j];
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = i + 1; j < n; j++) {
+            float above = h[i * n + j];
+            h[i * n + j] = h[j * n + i];
+            h[j * n + i] = above;
+        }
+    }
+}
+
+static bk_status build_plan(int64_t n, int64_t blocks, const recipe *r, bool ones, const char *why, bk_hadamard_plan **out, bk_error *err)
+{
+    bk_hadamard_plan *p = calloc(1, sizeof *p);
+    float *h = r->base > 1 ? malloc((size_t)(r->base * r->base) * sizeof *h) : NULL;
+    bool built = p && (h || r->base == 1);
+    if (built && r->kind == BK_HADAMARD_WILLIAMSON) williamson172(h);
+    else if (built && r->base > 1) built = paley(r->kind, r->q, r->base, h);
+    if (!built) {
+        free(p);
+        free(h);
+        return bk_fail(err, BK_ENOMEM, "no memory for the Hadamard matrix of order %lld", (long long)r->base);
+    }
+    if (ones && h) ones_first(r->base, h);
+    p->n = n;
+    p->blocks = blocks;
+    p->base = r->base;
+    p->pow2 = n / blocks / r->base;
+    p->kind = r->kind;
+    p->scale = 1 / sqrt((double)(n / blocks));
+    p->h = h;
+    describe(p, r->q, why);
+    *out = p;
+    return BK_OK;
+}
+
+static bk_status check_order(int64_t n, bk_error *err)
+{
+    if (n >= 1 && n <= BK_HADAMARD_MAX_ORDER) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "a Hadamard transform of order %lld: the order must lie in 1 .. %lld", (long long)n,
+                   (long long)BK_HADAMARD_MAX_ORDER);
 }
 
 bk_status bk_hadamard_create(int64_t n, bk_hadamard_plan **out, bk_error *err)
 {
     *out = NULL;
-    if (n < 1 || n > BK_HADAMARD_MAX_ORDER)
-        return bk_fail(err, BK_EINVAL, "a Hadamard transform of order %lld: the order must lie in 1 .. %lld", (long long)n,
-                       (long long)BK_HADAMARD_MAX_ORDER);
+    BK_TRY(check_order(n, err));
     recipe r = {0};
     int64_t blocks = 1;
     while (n % blocks || !find_recipe(n / blocks, &r)) blocks++; /* ends at blocks = n, order 1 */
+    return build_plan(n, blocks, &r, false, "no Hadamard matrix of this order is known here", out, err);
+}
 
-    bk_hadamard_plan *p = calloc(1, sizeof *p);
-    float *h = r.base > 1 ? malloc((size_t)(r.base * r.base) * sizeof *h) : NULL;
-    bool built = p && (h || r.base == 1);
-    if (built && r.kind == BK_HADAMARD_WILLIAMSON) williamson172(h);
-    else if (built && r.base > 1) built = paley(r.kind, r.q, r.base, h);
-    if (!built) {
-        free(p);
-        free(h);
-        return bk_fail(err, BK_ENOMEM, "no memory for the Hadamard matrix of order %lld", (long long)r.base);
-    }
-    p->n = n;
-    p->blocks = blocks;
-    p->base = r.base;
-    p->pow2 = n / blocks / r.base;
-    p->kind = r.kind;
-    p->scale = 1 / sqrt((double)(n / blocks));
-    p->h = h;
-    describe(p, r.q);
-    *out = p;
-    return BK_OK;
+bk_status bk_hadamard_create_blocks(int64_t n, int64_t order, bk_hadamard_plan **out, bk_error *err)
+{
+    recipe r;
+    *out = NULL;
+    BK_TRY(check_order(n, err));
+    BK_TRY(check_order(order, err));
+    if (n % order) return bk_fail(err, BK_EINVAL, "%lld channels cannot be cut into groups of %lld", (long long)n, (long long)order);
+    if (!find_recipe(order, &r))
+        return bk_fail(err, BK_EINVAL, "no Hadamard matrix of order %lld is known here; choose another size of groups", (long long)order);
+    return build_plan(n, n / order, &r, true, "as asked for", out, err);
 }
 
 void bk_hadamard_free(bk_hadamard_plan *p)

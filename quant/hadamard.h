@@ -29,7 +29,16 @@ typedef struct bk_hadamard_plan {
 
 /* Fails with BK_EINVAL outside 1 .. BK_HADAMARD_MAX_ORDER, BK_ENOMEM. */
 bk_status bk_hadamard_create(int64_t n, bk_hadamard_plan **out, bk_error *err) BK_MUST_USE;
+/* Blocks of this order on the diagonal, n / order of them, each with a first column of ones: M e_0 = (1 .. 1) / sqrt(order), which OffQ (arXiv
+ * 2606.07116) builds on. For that the base is (H diag(h_0))^T, h_0 the first row of H. BK_EINVAL if order does not divide n, or if no matrix of
+ * that order is known (bk_hadamard_exists). */
+bk_status bk_hadamard_create_blocks(int64_t n, int64_t order, bk_hadamard_plan **out, bk_error *err) BK_MUST_USE;
+bool bk_hadamard_exists(int64_t order);
 void bk_hadamard_free(bk_hadamard_plan *p);
+
+/* The size of groups that n channels are cut into: the largest power of two up to 128 that divides n; if that is below 32, the largest divisor
+ * of n in 64 .. 192 for which there is a matrix; else n itself. n >= 1. */
+int64_t bk_group_size(int64_t n);
 
 /* In place on `count` vectors: element i of vector v is x[v * vector_stride + i * element_stride]. Arithmetic in f64.
  * apply: y = M (s o x), that is x Q in row form with Q = diag(s) M^T.   invert: x = s o (M^T y), its exact inverse.

@@ -12,7 +12,7 @@ static void must(bk_status status, const bk_error *err)
     if (status) ck_abort_msg("%s: %s", bk_status_name(status), err->msg);
 }
 
-static const bk_rotation_spec everything = {true, true, true, true, true, false, 5};
+static const bk_rotation_spec everything = {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .seed = 5};
 
 typedef struct opened {
     char dir[BK_TINY_PATH];

@@ -133,7 +133,7 @@ static golden open_golden(int which)
     c->eps = bk_golden_attr(g.file, "rms_norm_eps", "%s", g.model);
     c->rope_theta = bk_golden_attr(g.file, "rope_theta", "%s", g.model);
     c->qkv_bias = c->o_bias = which == 0;
-    bk_rotation_spec all = {true, true, true, true, true, true, 1};
+    bk_rotation_spec all = {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .r2_per_kv_head = true, .seed = 1};
     must(bk_rotation_create(c, &all, bk_golden_f32(g.file, "%s/base/weights/model.norm.weight", g.model), &g.rotation, &err), &err);
     const int32_t *r1 = bk_golden_i32(g.file, "%s/rotation/R1_signs", g.model), *r2 = bk_golden_i32(g.file, "%s/rotation/R2_signs", g.model);
     for (int64_t i = 0; i < c->hidden; i++) g.rotation->r1_signs[i] = (int8_t)r1[i];
@@ -208,7 +208,8 @@ START_TEST(blocks_follow_golden_stages)
         bk_block_weights w;
         golden_block(&g, "base", layer, &w);
         for (int s = 0; s < STAGES && bk_golden_has(g.file, "%s/%s", g.model, stages[s].stage); s++) {
-            must(bk_transforms[stages[s].transform].block(g.rotation, layer, &w, &err), &err);
+            bk_weights_view view = bk_weights_view_of(&w);
+            must(bk_transforms[stages[s].transform].block(g.rotation, layer, &view, &err), &err);
             compare_block(&g, stages[s].stage, layer, &w);
         }
         bk_weights_free(&w);
@@ -238,9 +239,10 @@ START_TEST(embedding_and_head_follow_golden_stages)
     bk_error err = {0};
     float *embed = bk_golden_f32(g.file, "%s/base/weights/model.embed_tokens.weight", g.model);
     float *head = bk_golden_f32(g.file, "%s/base/weights/%s", g.model, g.config.tied ? "model.embed_tokens.weight" : "lm_head.weight");
-    must(bk_transforms[BK_TRANSFORM_FUSE].head(g.rotation, rows, head, &err), &err);
+    bk_vectors v = {BK_F32, head, rows, hidden, hidden, 1};
+    must(bk_transforms[BK_TRANSFORM_FUSE].head(g.rotation, &v, &err), &err);
     compare_array(&g, "norm_fused", "lm_head.weight", head, rows * hidden, hidden);
-    must(bk_transforms[BK_TRANSFORM_R1].head(g.rotation, rows, head, &err), &err);
+    must(bk_transforms[BK_TRANSFORM_R1].head(g.rotation, &v, &err), &err);
     must(bk_rotation_embed(g.rotation, rows, embed, &err), &err);
     compare_array(&g, "r1", "lm_head.weight", head, rows * hidden, hidden);
     compare_array(&g, "r1", "model.embed_tokens.weight", embed, rows * hidden, hidden);
@@ -294,7 +296,7 @@ static const bk_rotation_spec specs[] = {
     {.r4 = true},
     {.fold_v_bias = true},
     {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .seed = 4},
-    {true, true, true, true, true, true, 5},
+    {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .r2_per_kv_head = true, .seed = 5},
 };
 enum { SPECS = sizeof specs / sizeof *specs };
 
@@ -515,7 +517,7 @@ END_TEST
 
 START_TEST(list_is_in_order_and_tells_what_it_does)
 {
-    static const char *const order[] = {"untie", "fuse", "r1", "r2", "r3", "r4", "fold_v_bias"};
+    static const char *const order[] = {"untie", "scales", "fuse", "r1", "r2", "r3", "down_order", "down_signs", "r4", "fold_v_bias"};
     ck_assert_int_eq(BK_TRANSFORM_COUNT, sizeof order / sizeof *order);
     for (int t = 0; t < BK_TRANSFORM_COUNT; t++) {
         ck_assert_str_eq(bk_transforms[t].name, order[t]);
