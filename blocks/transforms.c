@@ -353,9 +353,10 @@ static bk_status prepare(bk_rotation *r, const bk_rotation_spec *spec, const flo
 static void switch_on(bk_rotation *r, const bk_rotation_spec *spec)
 {
     const bk_fitted *f = r->fitted;
-    r->on[BK_TRANSFORM_UNTIE] = spec->r1 && r->before.tied;
+    r->on[BK_TRANSFORM_FUSE] = spec->r1 || spec->fuse;
+    r->on[BK_TRANSFORM_UNTIE] = r->on[BK_TRANSFORM_FUSE] && r->before.tied;
     r->on[BK_TRANSFORM_SCALES] = f->scale_attn_in || f->scale_mlp_in || f->scale_o_in || f->scale_down_in;
-    r->on[BK_TRANSFORM_FUSE] = r->on[BK_TRANSFORM_R1] = spec->r1;
+    r->on[BK_TRANSFORM_R1] = spec->r1;
     r->on[BK_TRANSFORM_R2] = spec->r2;
     r->on[BK_TRANSFORM_R3] = spec->r3;
     r->on[BK_TRANSFORM_DOWN_ORDER] = f->down_order != NULL;

@@ -38,6 +38,7 @@ typedef struct bk_rotation_spec {
     /* Lent, NULL for none. Its r1, r2 and r3 stand in for the Hadamards where those are on; its other parts are on where they are there. */
     const bk_fitted *fitted;
     const bk_backend *be; /* computes products with fitted r1 and r2 (slot gemm_f64); may be NULL where there are none */
+    bool fuse;           /* fuse and untie without r1 too: what a rotation is fitted to */
 } bk_rotation_spec;
 
 /* The same made ready for one model. */
