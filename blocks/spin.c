@@ -12,7 +12,7 @@ enum { RETRACT_ONE_IN = 101 };
 typedef struct spin {
     const bk_spin_options *opt;
     const int32_t *ids;
-    int64_t samples, tokens, width, head_dim, turns; /* turns: blocks with an R2 of their own */
+    int64_t samples, tokens, width, head_dim, layers, turns; /* turns: blocks with an R2 of their own */
     bk_error *err;
     bk_rotated_loss *loss;
     bk_linalg *algebra; /* of loss */
@@ -41,6 +41,7 @@ bk_status bk_spin_start(const bk_config *c, uint64_t seed, bool r2, double *r, b
 
 /* --- steps --- */
 
+/* done of the blocks of this step, there and back. */
 static bk_status ask(void *user, int64_t done, int64_t total, bk_error *err)
 {
     spin *s = user;
@@ -104,6 +105,7 @@ static bk_status run(spin *s)
     int64_t nn = s->head_dim * s->head_dim;
     for (s->step = 0; s->step < s->opt->steps; s->step++)
         if (step(s)) return bk_error_prefix(s->err, "rotations, step %lld", (long long)s->step + 1);
+    BK_TRY(ask(s, 0, 2 * s->layers, s->err));
     BK_TRY(bk_linalg_polar(s->algebra, s->width, s->r1));
     for (int64_t i = 0; i < s->turns; i++) BK_TRY(bk_linalg_polar(s->algebra, s->head_dim, s->r2 + i * nn));
     return BK_OK;
@@ -160,7 +162,7 @@ bk_status bk_spin_fit(const bk_backend *be, const bk_source *src, const bk_block
 {
     const bk_config *c = bk_source_config(src);
     spin s = {.opt = opt, .ids = ids, .samples = samples, .tokens = tokens, .width = c->hidden, .head_dim = c->head_dim,
-              .turns = opt->r2 ? c->layers : 0, .err = err, .watch = watch};
+              .layers = c->layers, .turns = opt->r2 ? c->layers : 0, .err = err, .watch = watch};
     bk_status st = prepare(&s, be, src, quant);
     if (!st) st = run(&s);
     if (!st) st = hand_over(&s, fitted);
