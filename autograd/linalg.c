@@ -167,8 +167,8 @@ bk_status bk_linalg_qr_rows(bk_linalg *l, int64_t n, double *a, double *lower)
     return st;
 }
 
-/* Rows from the last panel to the first: what lies behind a panel by one product, the panel itself by substitution. */
-bk_status bk_linalg_solve_lower_t(bk_linalg *l, int64_t n, const double *lower, double *b)
+/* b = lower^-T b. Rows from the last panel to the first: what lies behind a panel by one product, the panel itself by substitution. */
+static bk_status solve_lower_t(bk_linalg *l, int64_t n, const double *lower, double *b)
 {
     double *t = malloc((size_t)(PANEL * n) * sizeof *t);
     if (!t) return bk_fail(l->err, BK_ENOMEM, "no memory for a panel of %lld", (long long)n);
@@ -186,6 +186,20 @@ bk_status bk_linalg_solve_lower_t(bk_linalg *l, int64_t n, const double *lower, 
         }
     }
     free(t);
+    return st;
+}
+
+bk_status bk_linalg_qr_rows_backward(bk_linalg *l, int64_t n, const double *q, const double *lower, double *g)
+{
+    double *s = malloc((size_t)(2 * n * n) * sizeof *s), *t = s + n * n;
+    if (!s) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
+    bk_status st = bk_linalg_square(l, n, false, g, true, q, s);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < i; j++) s[j * n + i] = s[i * n + j];
+    if (!st) st = bk_linalg_square(l, n, false, s, false, q, t);
+    if (!st) subtract(n * n, 1, t, g);
+    if (!st) st = solve_lower_t(l, n, lower, g);
+    free(s);
     return st;
 }
 

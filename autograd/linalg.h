@@ -26,8 +26,9 @@ bk_status bk_linalg_square(bk_linalg *l, int64_t n, bool ta, const double *a, bo
 /* a[n,n] = lower q in place: rows of q orthonormal, lower [n,n] (NULL: not wanted) lower triangular with a positive diagonal: the QR factors of
  * a^T. Gram-Schmidt, everything twice. BK_ENUMERIC names a row that depends on those before it. */
 bk_status bk_linalg_qr_rows(bk_linalg *l, int64_t n, double *a, double *lower) BK_MUST_USE;
-/* x[n,n] in place of b: lower^T x = b, which is what the derivative of QR needs. */
-bk_status bk_linalg_solve_lower_t(bk_linalg *l, int64_t n, const double *lower, double *b) BK_MUST_USE;
+/* The gradient through it: g = dL/dq becomes dL/da = lower^-T (g + S q), S symmetric with the lower triangle of -g q^T (Walter, Lehmann and
+ * Lamour 2012, for square matrices). */
+bk_status bk_linalg_qr_rows_backward(bk_linalg *l, int64_t n, const double *q, const double *lower, double *g) BK_MUST_USE;
 /* a[n,n] becomes the orthogonal factor of its polar decomposition, U V^T of a = U S V^T: the orthogonal matrix nearest to it. Newton-Schulz
  * iteration with the scaling of Chen and Chow (2014); singular values may lie 1e10 apart. BK_ENUMERIC for singular ones. */
 bk_status bk_linalg_polar(bk_linalg *l, int64_t n, double *a) BK_MUST_USE;

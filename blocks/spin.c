@@ -24,21 +24,6 @@ typedef struct spin {
     int64_t step;
 } spin;
 
-bk_status bk_spin_start(const bk_config *c, uint64_t seed, bool r2, double *r, bk_error *err)
-{
-    bk_rotation *rotation;
-    int64_t n = r2 ? c->head_dim : c->hidden;
-    float *no_norm = calloc((size_t)c->hidden, sizeof *no_norm);
-    if (!no_norm) return bk_fail(err, BK_ENOMEM, "no memory for a rotation");
-    bk_status st = bk_rotation_create(c, &(bk_rotation_spec){.r1 = !r2, .r2 = r2, .seed = seed}, no_norm, &rotation, err);
-    free(no_norm);
-    BK_TRY(st);
-    for (int64_t i = 0; i < n * n; i++) r[i] = i % (n + 1) == 0;
-    st = bk_hadamard_apply_f64(r2 ? rotation->head : rotation->hidden, r2 ? rotation->r2_signs : rotation->r1_signs, r, n, n, 1, err);
-    bk_rotation_free(rotation);
-    return st;
-}
-
 /* --- steps --- */
 
 /* done of the blocks of this step, there and back. */
@@ -113,7 +98,7 @@ static bk_status run(spin *s)
 
 /* --- made ready, and handed over --- */
 
-static bk_status prepare_r2(spin *s, const bk_config *c)
+static bk_status prepare_r2(spin *s)
 {
     int64_t nn = s->head_dim * s->head_dim;
     s->of_r2 = calloc((size_t)s->turns + 1, sizeof *s->of_r2);
@@ -121,7 +106,7 @@ static bk_status prepare_r2(spin *s, const bk_config *c)
     s->dr2 = malloc((size_t)(s->turns * nn + 1) * sizeof *s->dr2);
     if (!s->of_r2 || !s->r2 || !s->dr2) return bk_fail(s->err, BK_ENOMEM, "no memory for the rotations of values");
     for (int64_t i = 0; i < s->turns; i++) {
-        BK_TRY(bk_spin_start(c, s->opt->seed, true, s->r2 + i * nn, s->err));
+        BK_TRY(bk_rotation_dense(s->head_dim, BK_RNG_R2, s->opt->seed, s->r2 + i * nn, s->err));
         BK_TRY(bk_cayley_create(&s->of_r2[i], s->head_dim, s->opt->momentum, s->err));
     }
     return BK_OK;
@@ -129,7 +114,6 @@ static bk_status prepare_r2(spin *s, const bk_config *c)
 
 static bk_status prepare(spin *s, const bk_backend *be, const bk_source *src, const bk_block_quant *quant)
 {
-    const bk_config *c = bk_source_config(src);
     bk_block_quant q = quant ? *quant : (bk_block_quant){0};
     bk_rotated_loss_options opt = {.quant = quant ? &q : NULL, .batch = s->opt->batch, .tokens = s->tokens, .r2 = s->opt->r2,
                                    .skip_sites = s->opt->skip_sites, .skip_weights = s->opt->skip_weights};
@@ -141,9 +125,9 @@ static bk_status prepare(spin *s, const bk_backend *be, const bk_source *src, co
     s->dr1 = malloc((size_t)(s->width * s->width) * sizeof *s->dr1);
     s->batch = malloc((size_t)(s->opt->batch * s->tokens) * sizeof *s->batch);
     if (!s->r1 || !s->dr1 || !s->batch) return bk_fail(s->err, BK_ENOMEM, "no memory for a rotation");
-    BK_TRY(bk_spin_start(c, s->opt->seed, false, s->r1, s->err));
+    BK_TRY(bk_rotation_dense(s->width, BK_RNG_R1, s->opt->seed, s->r1, s->err));
     BK_TRY(bk_cayley_create(&s->of_r1, s->width, s->opt->momentum, s->err));
-    return prepare_r2(s, c);
+    return prepare_r2(s);
 }
 
 static bk_status hand_over(const spin *s, bk_fitted *f)

@@ -12,13 +12,10 @@ typedef struct bk_spin_options {
     double clip_grad;             /* largest Euclidean norm of all gradients together, 1 as published; 0: off */
     int weight_bits;              /* 16: weights as they are, where a better quantizer of weights follows (GPTQ); else the scheme's */
     bool r2;                      /* R2 of each block too, one for all its heads; else R2 of src stays */
-    uint64_t seed;                /* of the random-sign Hadamard transforms that are the start, and of retractions */
+    uint64_t seed;                /* of the start, the random-sign Hadamards of a run (bk_rotation_dense), and of retractions */
     const unsigned *skip_sites, *skip_weights; /* as in bk_rotated_loss_options */
     double *losses;               /* [steps] of each batch before its step; NULL: not wanted */
 } bk_spin_options;
-
-/* The random-sign Hadamard transform R1 (or R2, of order head_dim) that a seed gives (bk_rotation_create), as a matrix r[n, n] in row form. */
-bk_status bk_spin_start(const bk_config *c, uint64_t seed, bool r2, double *r, bk_error *err) BK_MUST_USE;
 
 /* src: as for bk_rotated_loss_open. quant: the run's. ids [samples, tokens]: step k takes samples k batch .. and begins again at their end.
  * fitted gets r1 (and r2), orthogonal to rounding. Same bytes for every number of threads. Watched block by block. BK_ENUMERIC names the step

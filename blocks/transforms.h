@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "autograd/backend.h"
+#include "autograd/rng.h"
 #include "blocks/config.h"
 #include "blocks/fitted.h"
 #include "blocks/vectors.h"
@@ -85,5 +86,9 @@ bk_status bk_rotation_head(const bk_rotation *r, int64_t rows, float *x, bk_erro
 bk_status bk_rotation_block_view(const bk_rotation *r, int64_t layer, const bk_weights_view *w, bk_error *err) BK_MUST_USE;
 bk_status bk_rotation_embed_rows(const bk_rotation *r, const bk_vectors *rows, bk_error *err) BK_MUST_USE;
 bk_status bk_rotation_head_rows(const bk_rotation *r, const bk_vectors *rows, bk_error *err) BK_MUST_USE;
+
+/* The random-sign Hadamard of order n that a seed gives, as a matrix r[n, n] in row form. purpose: BK_RNG_R1, or BK_RNG_R2 for the one that all
+ * heads share. */
+bk_status bk_rotation_dense(int64_t n, bk_rng_stream purpose, uint64_t seed, double *r, bk_error *err) BK_MUST_USE;
 
 #endif

@@ -7,7 +7,6 @@
 #include "autograd/rng.h"
 #include "blocks/init.h"
 #include "blocks/rotated_loss.h"
-#include "blocks/spin.h"
 #include "tests/plain_llama.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
@@ -67,9 +66,9 @@ static void open_model(model *m, int which, bool r2, const bk_rotation_spec *spe
     m->n1 = m->c.hidden * m->c.hidden;
     m->n2 = r2 ? m->c.layers * m->c.head_dim * m->c.head_dim : 0;
     m->r1 = room(m->n1), m->r2 = room(m->n2), m->dr1 = room(m->n1), m->dr2 = room(m->n2);
-    ok(bk_spin_start(&m->c, 3, false, m->r1, &m->err), &m->err);
+    ok(bk_rotation_dense(m->c.hidden, BK_RNG_R1, 3, m->r1, &m->err), &m->err);
     for (int64_t l = 0; r2 && l < m->c.layers; l++)
-        ok(bk_spin_start(&m->c, 3, true, m->r2 + l * m->c.head_dim * m->c.head_dim, &m->err), &m->err);
+        ok(bk_rotation_dense(m->c.head_dim, BK_RNG_R2, 3, m->r2 + l * m->c.head_dim * m->c.head_dim, &m->err), &m->err);
 }
 
 static void open_loss(model *m, const bk_backend *be, const bk_block_quant *quant)

@@ -201,7 +201,7 @@ START_TEST(a_rate_of_zero_gives_the_start)
     ok(fit(&m, bk_backend_cpu(), &opt, NULL), &m.err);
     double *start = malloc((size_t)(m.c.hidden * m.c.hidden) * sizeof *start);
     ck_assert_ptr_nonnull(start);
-    ok(bk_spin_start(&m.c, opt.seed, false, start, &m.err), &m.err);
+    ok(bk_rotation_dense(m.c.hidden, BK_RNG_R1, opt.seed, start, &m.err), &m.err);
     for (int64_t i = 0; i < m.c.hidden * m.c.hidden; i++) ck_assert(fabs(start[i] - m.fitted->r1[i]) < 1e-13);
     free(start);
     close_model(&m);
@@ -218,7 +218,7 @@ START_TEST(the_start_is_the_rotation_of_the_seed)
     double *r = malloc((size_t)(n * n) * sizeof *r);
     float *x = malloc((size_t)n * sizeof *x), *y = malloc((size_t)n * sizeof *y);
     ck_assert(r && x && y);
-    ok(bk_spin_start(&m.c, 11, false, r, &m.err), &m.err);
+    ok(bk_rotation_dense(n, BK_RNG_R1, 11, r, &m.err), &m.err);
     ok(bk_source_open(m.m, NULL, &plain, &m.err), &m.err);
     ok(bk_source_open(m.m, &(bk_rotation_spec){.r1 = true, .seed = 11}, &rotated, &m.err), &m.err);
     ok(bk_source_embed(plain, m.ids, 1, x, &m.err), &m.err);
