@@ -26,8 +26,10 @@ SANFLAG := $(SANFLAG.$(SAN))
 $(if $(SAN),$(if $(SANFLAG),,$(error SAN=$(SAN) is none of asan ubsan tsan)))
 PKGCF   := $(shell pkg-config --cflags $(PC) 2>/dev/null)
 PKGLD   := $(shell pkg-config --libs $(PC) 2>/dev/null)
-ALLCF    = -std=c11 -D_GNU_SOURCE -I. -fPIC -fopenmp -ffp-contract=off -fno-math-errno $(WARN) $(CFLAGS) $(SANFLAG) $(PKGCF)
-LDLIBS   = $(SANFLAG) -fopenmp $(PKGLD) -lhdf5_hl -lm -lpthread
+ALLCF    = -std=c11 -D_GNU_SOURCE -DBK_IN_TREE -I. -fPIC -fopenmp -ffp-contract=off -fno-math-errno $(WARN) $(CFLAGS) $(SANFLAG) $(PKGCF)
+LDLIBS   = $(SANFLAG) -fopenmp $(PKGLD) -lhdf5_hl -lm -lpthread -ldl
+# For programs that load plugins: these find every function of the library in them.
+PLUGGABLE = -rdynamic -Wl,--whole-archive $(BUILD)/libbrick.a -Wl,--no-whole-archive
 
 LIBDIRS := backends/ref backends/cpu backends/guard autograd ops io quant blocks
 LIBSRC  := $(sort $(foreach d,$(LIBDIRS),$(wildcard $(d)/*.c)))
@@ -80,12 +82,13 @@ $(BUILD)/libbrick.so: $(LIBOBJ)
 
 $(BUILD)/brick: $(BUILD)/obj/experiments/main.o $(EXPOBJ) $(BUILD)/libbrick.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(PLUGGABLE) $(LDLIBS)
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
-	$(Q)$(CC) -o $@ $^ $$(pkg-config --libs check) $(LDLIBS)
+	$(Q)$(CC) -o $@ $(filter %.o,$^) $(or $(LINK_ALL),$(BUILD)/libbrick.a) $$(pkg-config --libs check) $(LDLIBS)
+$(BUILD)/tests/test_quantizers: LINK_ALL = $(PLUGGABLE)
 
 # Preloaded into the program by tests; without sanitizer, which must come first in a process.
 $(BUILD)/tests/%.so: tests/preload/%.c
@@ -93,12 +96,19 @@ $(BUILD)/tests/%.so: tests/preload/%.c
 	$(call say,LINK,$@)
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -shared -fPIC $(WARN) -O1 $< -o $@
 
+# Plugins, as docs/adding-a-quantizer.md has a user build them.
+$(BUILD)/tests/plugin_%.so: examples/quantizer_%.c
+	@mkdir -p $(@D) $(BUILD)/obj
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -fPIC -O2 -ffp-contract=off -I . $(WARN) -MMD -MP -MF $(BUILD)/obj/plugin_$*.d $< -o $@
+
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c))
+TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c)) \
+            $(patsubst examples/quantizer_%.c,$(BUILD)/tests/plugin_%.so,$(wildcard examples/quantizer_*.c))
 
 test-build: $(TESTRUN) $(TESTAIDS)
 fuzz-build: $(FUZZBIN)

@@ -5,6 +5,7 @@
 #include "backends/kernels.h"
 
 #include "autograd/error.h"
+#include "autograd/version.h"
 #include "autograd/backend.h"
 #include "autograd/tensor.h"
 #include "autograd/op.h"
@@ -23,7 +24,9 @@
 #include "io/text.h"
 #include "io/tokenizer.h"
 
+#include "quant/gptq.h"
 #include "quant/hadamard.h"
+#include "quant/plugin.h"
 #include "quant/quantizer.h"
 #include "quant/search.h"
 #include "quant/steps.h"
@@ -42,6 +45,7 @@
 #include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
+#include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "blocks/recon.h"
 #include "blocks/params_file.h"

@@ -222,6 +222,30 @@ typedef struct bk_dynquant_bwd_args {
     void *dx, *dgamma, *dbeta;
 } bk_dynquant_bwd_args;
 
+/* Steps (and zero points) of a weight, one for each row and `group` columns, fitted to its min and max (bk_quant_step). With `clip` to
+ * p min .. p max for the p = 1 - i/100, i = 0 .. 79, whose sum of |Q(w) - w|^2.4 over the group is smallest; ties: the smaller i. */
+typedef struct bk_fit_steps_args {
+    int64_t rows, cols, group;
+    int bits, symmetric, restricted, clip;
+    const void *w;
+    void *step, *zero; /* [rows, cols/group]; zero is NULL when symmetric */
+} bk_fit_steps_args;
+/* Rounds w[rows,cols] in place column by column, f.w unused: each error e = (w - q) / U_ii is taken off the columns that follow,
+ * w_j -= e U_ij (GPTQ, arXiv 2210.17323). The i-th column is order[i] (NULL: i); u[cols,cols] has U above and on the diagonal, in that
+ * order (NULL: 1, which is rounding to nearest). q is what fakequant makes of w with the same step, in the real type; the rest is in f64.
+ * refit: the group of the i-th column is i / f.group, fitted when its first column is met, to weights with all that was taken off by then.
+ * Otherwise steps are given, and the group of column j is j / f.group.
+ * codes[rows,cols] (may be NULL) get the codes, loss[rows] the sums of (w - q)^2 / (2 U_ii^2). */
+typedef struct bk_gptq_args {
+    bk_fit_steps_args f;
+    int refit;
+    const int32_t *order;
+    const double *u;
+    void *w;
+    int32_t *codes;
+    double *loss;
+} bk_gptq_args;
+
 /* lo, hi = min and max per parameter index (as in fakequant); `accumulate` keeps the smaller / larger of old and new. */
 typedef struct bk_minmax_args {
     int64_t rows, cols, group;
@@ -347,6 +371,8 @@ typedef struct bk_eigh_args {
     BK_SLOT(fakequant_bwd, bk_fakequant_bwd_args)  \
     BK_SLOT(dynquant_fwd, bk_dynquant_fwd_args)    \
     BK_SLOT(dynquant_bwd, bk_dynquant_bwd_args)    \
+    BK_SLOT(fit_steps, bk_fit_steps_args)          \
+    BK_SLOT(gptq, bk_gptq_args)                    \
     BK_SLOT(minmax, bk_minmax_args)                \
     BK_SLOT(absmax, bk_absmax_args)                \
     BK_SLOT(sqerr, bk_sqerr_args)                  \

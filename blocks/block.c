@@ -31,6 +31,37 @@ int64_t bk_site_width(const bk_config *c, bk_site_id site)
     return width[site_width[site]];
 }
 
+bk_qshape bk_site_shape(const bk_config *c, bk_site_id site)
+{
+    bool heads = site == BK_SITE_KEY || site == BK_SITE_VALUE || site == BK_SITE_O_IN;
+    return (bk_qshape){.cols = bk_site_width(c, site), .head_dim = heads ? c->head_dim : 0, .name = bk_site_name[site]};
+}
+
+const bk_qspec *bk_site_spec(const bk_block_quant *quant, bk_site_id site)
+{
+    return site == BK_SITE_KEY ? &quant->key : site == BK_SITE_VALUE ? &quant->value : &quant->activation;
+}
+
+bk_effective_bits bk_block_bits(const bk_config *c, const bk_block_quant *quant)
+{
+    double bits[3] = {0}, values[3] = {0};
+    for (int i = 0; i < BK_W_COUNT; i++) {
+        bk_qshape shape = {.name = bk_linear_name[i]};
+        bk_linear_shape(c, i, &shape.rows, &shape.cols);
+        bits[0] += bk_qspec_bits(&quant->weight, &shape) * (double)(shape.rows * shape.cols);
+        values[0] += (double)(shape.rows * shape.cols);
+    }
+    for (int i = 0; i < BK_SITE_COUNT; i++) {
+        if (!bk_site_quantized[i]) continue;
+        bk_qshape shape = bk_site_shape(c, i);
+        int kind = i == BK_SITE_KEY || i == BK_SITE_VALUE ? 2 : 1;
+        const bk_qspec *spec = bk_site_spec(quant, i);
+        bits[kind] += bk_qspec_bits(spec, &shape) * (double)shape.cols;
+        values[kind] += (double)shape.cols;
+    }
+    return (bk_effective_bits){bits[0] / values[0], bits[1] / values[1], bits[2] / values[2]};
+}
+
 bk_status bk_rope_table(const bk_backend *be, const bk_config *cfg, int64_t positions, bk_tensor **out, bk_error *err)
 {
     int64_t half = cfg->head_dim / 2;
@@ -80,10 +111,8 @@ static bk_status make_sites(bk_block *b, const bk_block_quant *quant, bk_error *
 {
     for (int i = 0; quant && i < BK_SITE_COUNT; i++) {
         if (!bk_site_quantized[i]) continue;
-        bool cache = i == BK_SITE_KEY || i == BK_SITE_VALUE;
-        bk_qshape shape = {
-            .cols = bk_site_width(&b->cfg, i), .head_dim = cache ? b->cfg.head_dim : 0, .name = bk_site_name[i]};
-        const bk_qspec *spec = i == BK_SITE_KEY ? &quant->key : i == BK_SITE_VALUE ? &quant->value : &quant->activation;
+        bk_qshape shape = bk_site_shape(&b->cfg, i);
+        const bk_qspec *spec = bk_site_spec(quant, i);
         BK_TRY(bk_qinst_setup(&b->site[i], spec, &shape, err));
         if (b->site[i].q) BK_TRY(b->site[i].q->params(b->site[i].state.bytes, b->params, bk_site_name[i]));
     }
@@ -181,6 +210,11 @@ bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_er
     if (!b->prefix_len) return BK_OK;
     BK_TRY(bk_write(b->be, b->prefix_k, 0, k, bk_numel(b->prefix_k), err));
     return bk_write(b->be, b->prefix_v, 0, v, bk_numel(b->prefix_v), err);
+}
+
+bool bk_weight_active(const bk_block *b, bk_linear_id id)
+{
+    return b->wq[id].q && !(b->skip_weights >> id & 1);
 }
 
 void bk_block_quantize(bk_block *b, bool weights, bool sites)

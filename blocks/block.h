@@ -17,11 +17,21 @@
 /* The site that a linear reads, and the number of values per token at a site. */
 bk_site_id bk_linear_input(bk_linear_id id);
 int64_t bk_site_width(const bk_config *c, bk_site_id site);
+/* What a quantizer sees at a site. */
+bk_qshape bk_site_shape(const bk_config *c, bk_site_id site);
 
 /* How a block is quantized; bits 16 anywhere = not. */
 typedef struct bk_block_quant {
     bk_qspec weight, activation, key, value;
 } bk_block_quant;
+
+const bk_qspec *bk_site_spec(const bk_block_quant *quant, bk_site_id site);
+
+/* What a value takes on average over the linears, the sites that feed them, and keys and values of a block (bk_qspec_bits). */
+typedef struct bk_effective_bits {
+    double weight, activation, cache;
+} bk_effective_bits;
+bk_effective_bits bk_block_bits(const bk_config *c, const bk_block_quant *quant);
 
 /* Sees the value at a site before its quantizer (and at the observed sites). An error goes to the context. */
 typedef void (*bk_tap)(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x);
@@ -73,6 +83,8 @@ size_t bk_block_bytes(const bk_backend *be, const bk_config *cfg, const bk_block
 bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err) BK_MUST_USE;
 /* k, v: [Hkv, P, d] */
 bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_error *err) BK_MUST_USE;
+/* Does the present layer quantize this weight? */
+bool bk_weight_active(const bk_block *b, bk_linear_id id);
 /* Switches all quantizers on or off; those that the present layer skips stay off. */
 void bk_block_quantize(bk_block *b, bool weights, bool sites);
 

@@ -37,9 +37,9 @@ static bool site_active(const bk_block *b, int site)
     return b->site[site].q && !(b->skip_sites >> site & 1);
 }
 
-static bool weight_active(const bk_block *b, int w)
+static bool to_init(const initializer *in, int w)
 {
-    return b->wq[w].q && !(b->skip_weights >> w & 1);
+    return !in->opt->keep_weights && bk_weight_active(in->b, w);
 }
 
 static int64_t units(const bk_qinst *q)
@@ -347,14 +347,14 @@ static bk_status search_weights(initializer *in)
 {
     bk_ctx_measure(in->ctx);
     for (int w = 0; w < BK_W_COUNT; w++)
-        if (weight_active(in->b, w)) {
+        if (to_init(in, w)) {
             in->b->wq[w].on = true;
             BK_TRY(weight_error(in, w, NULL));
             in->b->wq[w].on = false;
         }
     BK_TRY(bk_ctx_commit(in->ctx));
     for (int w = 0; w < BK_W_COUNT; w++)
-        if (weight_active(in->b, w) && search_weight(in, w)) return bk_error_prefix(in->err, "search of %s", bk_linear_name[w]);
+        if (to_init(in, w) && search_weight(in, w)) return bk_error_prefix(in->err, "search of %s", bk_linear_name[w]);
     return BK_OK;
 }
 
@@ -384,7 +384,7 @@ static bk_status allocate(initializer *in)
     int64_t room = 2 * b->cfg.kv_heads;
     for (int i = 0; i < BK_SITE_COUNT; i++) BK_TRY(allocate_site(in, i, &room));
     for (int w = 0; w < BK_W_COUNT; w++) {
-        if (!weight_active(b, w)) continue;
+        if (!to_init(in, w)) continue;
         int site = bk_linear_input(w);
         int64_t width = bk_site_width(&b->cfg, site), n = units(&b->wq[w]);
         room = n > room ? n : room;
@@ -413,7 +413,7 @@ static bk_status run(initializer *in)
     BK_TRY(for_batches(in, batch, measure_batch));
     for (int i = 0; i < BK_SITE_COUNT; i++)
         if (site_active(b, i)) BK_TRY(init_site(in, i));
-    BK_TRY(bk_block_init_weights(in->ctx, b, in->err));
+    if (!in->opt->keep_weights) BK_TRY(bk_block_init_weights(in->ctx, b, in->err));
     if (in->opt->search) BK_TRY(search_weights(in));
     if (in->opt->search) BK_TRY(search_sites(in));
     bk_block_quantize(b, true, true);

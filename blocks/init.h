@@ -9,6 +9,7 @@
 
 typedef struct bk_init_options {
     bool search;
+    bool keep_weights; /* what the weights and their steps are stays as it is */
     bool ema; /* ranges as 0.99 moving average of per-channel maxima, as published, instead of the true maximum (decision 6) */
 } bk_init_options;
 

@@ -7,14 +7,14 @@
 
 #define SCHEMA "brick.init"
 
-static bk_status each(const bk_block *b, int64_t layer, bk_store *s, bool write, bk_error *err)
+static bk_status each(const bk_block *b, int64_t layer, bool weights, bk_store *s, bool write, bk_error *err)
 {
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
         char path[192];
         bk_tensor *t = bk_params_at(b->params, i, &group);
         int64_t n = bk_numel(t);
-        if (group != BK_GROUP_QUANT) continue;
+        if (group != BK_GROUP_QUANT && !(weights && group == BK_GROUP_WEIGHT)) continue;
         snprintf(path, sizeof path, "/blocks/%03lld/%s", (long long)layer, t->name);
         float *buf = malloc((size_t)n * sizeof *buf);
         bk_status st = buf ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for %s", t->name);
@@ -28,21 +28,21 @@ static bk_status each(const bk_block *b, int64_t layer, bk_store *s, bool write,
     return BK_OK;
 }
 
-bk_status bk_params_save(const bk_block *b, int64_t layer, const char *path, bk_error *err)
+bk_status bk_params_save(const bk_block *b, int64_t layer, bool weights, const char *path, bk_error *err)
 {
     bk_store *s = NULL;
     BK_TRY(bk_store_create(&s, path, &(bk_store_meta){.schema = SCHEMA}, 0, err));
-    bk_status st = each(b, layer, s, true, err);
+    bk_status st = each(b, layer, weights, s, true, err);
     if (!st) return bk_store_commit(s, err);
     bk_store_close(s);
     return st;
 }
 
-bk_status bk_params_load(bk_block *b, int64_t layer, const char *path, bk_error *err)
+bk_status bk_params_load(bk_block *b, int64_t layer, bool weights, const char *path, bk_error *err)
 {
     bk_store *s = NULL;
     BK_TRY(bk_store_open(&s, path, SCHEMA, err));
-    bk_status st = each(b, layer, s, false, err);
+    bk_status st = each(b, layer, weights, s, false, err);
     bk_store_close(s);
     return st;
 }

@@ -23,6 +23,29 @@ struct bk_quantized {
     uint8_t *codes;
 };
 
+static bk_status option_from_json(const bk_json *value, const char *name, const bk_quantizer *kind, bk_qspec *q, bk_error *err)
+{
+    int i = 0;
+    while (i < kind->n_options && strcmp(kind->options[i].name, name)) i++;
+    if (i == kind->n_options) return bk_fail(err, BK_EFORMAT, "the quantizer `%s` has no option `%.60s`: was the model made with another version of it?", kind->name, name);
+    const bk_option *o = &kind->options[i];
+    double lo = o->type == BK_OPTION_BOOL ? 0 : o->min, hi = o->type == BK_OPTION_BOOL ? 1 : o->max, x = bk_json_num(value, NAN);
+    if (!(x >= lo && x <= hi)) return bk_fail(err, BK_EFORMAT, "option `%s` of the quantizer `%s` is not between %g and %g", name, kind->name, lo, hi);
+    q->option[i] = x;
+    return BK_OK;
+}
+
+/* Options that are not told have their defaults. */
+static bk_status options_from_json(const bk_json *options, bk_qspec *q, bk_error *err)
+{
+    const bk_quantizer *kind = bk_quantizer_find(q->quantizer);
+    if (!kind && q->bits < 16) return bk_fail(err, BK_EFORMAT, "there is no quantizer `%s` (is --plugin FILE.so missing?)", q->quantizer);
+    bk_qspec_defaults(q);
+    for (void *it = bk_json_first(options); it && kind; it = bk_json_next(options, it))
+        BK_TRY(option_from_json(bk_json_value(it), bk_json_key(it), kind, q, err));
+    return BK_OK;
+}
+
 static bk_status spec_from_json(const bk_json *o, const char *path, const char *what, bk_qspec *q, bk_error *err)
 {
     const char *name = bk_json_str(bk_json_get(o, "quantizer"), ""),
@@ -39,6 +62,8 @@ static bk_status spec_from_json(const bk_json *o, const char *path, const char *
                     .granularity = g,
                     .group = bk_json_int(bk_json_get(o, "group"), 0)};
     memcpy(q->quantizer, name, strlen(name) + 1);
+    bool used = strcmp(what, "weight") != 0; /* weights are read hardened: their quantizer need not be there */
+    if (used && options_from_json(bk_json_get(o, "options"), q, err)) return bk_error_prefix(err, "%s/config.json: quantization_config.%s", path, what);
     return BK_OK;
 }
 

@@ -200,6 +200,15 @@ bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, cons
 
 /* --- the rest of the folder --- */
 
+/* By name: their order is the quantizer's own affair. */
+static bk_json *options_to_json(const bk_qspec *q)
+{
+    const bk_quantizer *kind = bk_quantizer_find(q->quantizer);
+    bk_json *o = bk_json_object();
+    for (int i = 0; kind && i < kind->n_options; i++) bk_json_set(o, kind->options[i].name, bk_json_of_num(q->option[i]));
+    return o;
+}
+
 static bk_json *spec_to_json(const bk_qspec *q)
 {
     bk_json *o = bk_json_object();
@@ -211,6 +220,7 @@ static bk_json *spec_to_json(const bk_qspec *q)
     bk_json_set(o, "granularity",
                 bk_json_of_text(bk_granularity_name[q->granularity]));
     bk_json_set(o, "group", bk_json_of_int(q->group));
+    bk_json_set(o, "options", options_to_json(q));
     return o;
 }
 

@@ -100,10 +100,8 @@ void bk_complete_key(const bk_key *k, bk_complete *out)
     *out = (bk_complete){.kind = BK_COMPLETE_WORDS};
     if (k->choices)
         add_choices(out, k->choices);
-    else if (k->type == BK_KEY_BOOL)
+    else if (k->type == BK_KEY_BOOL || k->type == BK_KEY_OPTION_BOOL)
         add_choices(out, "true|false");
-    else if (k->type == BK_KEY_WINDOWS)
-        add_choices(out, "all");
     else if (strcmp(k->path, "scheme") == 0)
         add_schemes(out);
     else

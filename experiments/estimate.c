@@ -285,8 +285,8 @@ static void disk(const estimator *e, bk_estimate *out)
     double alive = c->store.keep == BK_TARGETS_ALL ? (double)layers : layers > 1 ? 2 : 1;
     double weights = (double)bk_config_block_weights(cfg) * (double)layers,
            tables = (cfg->tied ? 4.0 : 8.0) * (double)cfg->vocab * (double)cfg->hidden;
-    double steps = c->quant.weight.granularity == BK_PER_GROUP ? weights / (double)c->quant.weight.group
-                                                               : weights / (double)cfg->hidden;
+    bool grouped = c->quant.weight.granularity == BK_PER_GROUP;
+    double steps = weights / (double)(grouped ? bk_qspec_group(&c->quant.weight, &(bk_qshape){.cols = cfg->hidden}) : cfg->hidden);
     if (c->train.epochs > 0) out->targets_disk = file * alive;
     out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps;
     out->stage_disk[BK_STAGE_INIT] = 8 * steps;
@@ -328,7 +328,8 @@ static double init_seconds(const estimator *e, const bk_rates *r, bool search)
     for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
         int64_t out, in;
         bk_linear_shape(e->cfg, w, &out, &in);
-        double group = e->c->quant.weight.granularity == BK_PER_GROUP ? (double)e->c->quant.weight.group : (double)in;
+        bool grouped = e->c->quant.weight.granularity == BK_PER_GROUP;
+        double group = grouped ? (double)bk_qspec_group(&e->c->quant.weight, &(bk_qshape){.cols = in}) : (double)in;
         products += 2.0 * (double)out * (double)in * group * CANDIDATES;
         if (w == BK_W_Q || w == BK_W_O || w == BK_W_GATE || w == BK_W_DOWN)
             products += 2.0 * (double)(samples * tokens) * (double)in * (double)in;

@@ -32,7 +32,7 @@ bk_status bk_sgemm_gflops(const bk_backend *be, int64_t n, int times, double *ou
 
 /* Samples of a run: what its texts give, or what the config asks for where that is not known. */
 typedef struct bk_sample_counts {
-    int64_t detection, calibration, training, validation, evaluation;
+    int64_t detection, calibration, statistics, training, validation, evaluation;
 } bk_sample_counts;
 
 /* Bytes and seconds are doubles: a config may ask for more than 64 bits hold. */

@@ -5,6 +5,7 @@
 #include "experiments/lab.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
@@ -217,6 +218,7 @@ int bk_verb_eval(int argc, char **argv)
         {"--seed", BK_OPT_INT, &a.seed, "N", "2", 0, 9e15, "of rotations and calibration windows"},
         {"--backend", BK_OPT_TEXT, &a.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
         {"--threads", BK_OPT_INT, &a.threads, "N", "all", 0, 4096, "threads"},
+        BK_OPT_PLUGIN,
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {

@@ -7,6 +7,7 @@
 
 #include "blocks/cache.h"
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/verbs.h"
@@ -216,6 +217,7 @@ int bk_verb_generate(int argc, char **argv)
         {"--seed", BK_OPT_INT, &a.choice.seed, "N", "2", 0, 9e15, "of the rotations"},
         {"--backend", BK_OPT_TEXT, &a.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
         {"--threads", BK_OPT_INT, &a.threads, "N", "all", 0, 4096, "threads"},
+        BK_OPT_PLUGIN,
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"generate", "greedy text that goes on from a prompt", opts,

@@ -45,6 +45,12 @@ void bk_lab_close(bk_lab *lab)
     *lab = (bk_lab){0};
 }
 
+bk_rotation_spec bk_run_rotation(const bk_run_config *c)
+{
+    return (bk_rotation_spec){.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
+                              .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
+}
+
 bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err)
 {
     static const char *const name[] = {"r1", "r2", "r3", "r4"};
@@ -116,11 +122,6 @@ bk_watch bk_watch_progress(bk_progress *p)
 
 /* --- rows --- */
 
-bool bk_is_static(const bk_qspec *q)
-{
-    return q->bits < 16 && !strcmp(q->quantizer, "static");
-}
-
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)
 {
     if (!q) return false;
@@ -150,7 +151,7 @@ typedef struct row_run {
     void *user;
     bk_block *b;
     bk_block_weights weights;
-    bk_stream *calibration, *eval;
+    bk_stream *calibration, *statistics, *eval;
     bk_ctx *init_ctx, *run_ctx;
 } row_run;
 
@@ -179,12 +180,50 @@ void bk_warn_silent(const bk_block *b, int64_t layer)
                    (long long)layer, bk_site_name[i], (long long)b->silent[i], (long long)b->site[i].q->units(b->site[i].state.bytes));
 }
 
+/* Hessians see rounded weights, and quantized activations only on request; so does what goes on to the next block. */
+static bk_status pass_statistics(row_run *r, bk_error *err)
+{
+    bk_block_quantize(r->b, false, r->row->gptq->act_quant);
+    bk_status st = pass(r, r->statistics, err);
+    bk_block_quantize(r->b, false, true);
+    return st;
+}
+
+static void warn_gptq(const bk_gptq_report *report, int64_t layer, const bk_block_gptq_options *opt)
+{
+    for (int w = 0; w < BK_W_COUNT; w++) {
+        const bk_gptq_report *g = &report[w];
+        if (g->done && g->dead)
+            bk_log(BK_LOG_WARN, "block %lld, %s: %lld input channels are always 0; their weights became 0", (long long)layer, bk_linear_name[w],
+                   (long long)g->dead);
+        if (g->done && g->fell_back)
+            bk_log(BK_LOG_WARN, "block %lld, %s: no damping made the Hessian positive definite; rounded to nearest", (long long)layer,
+                   bk_linear_name[w]);
+        else if (g->done && g->damping > opt->percdamp)
+            bk_log(BK_LOG_WARN, "block %lld, %s: the Hessian needed a damping of %g", (long long)layer, bk_linear_name[w], g->damping);
+    }
+}
+
+/* Weights first, the quantizers of activations on what is left of them; the other way round where the Hessians are to see quantized activations. */
+static bk_status init_with_gptq(row_run *r, int64_t layer, bk_gptq_report report[BK_W_COUNT], bk_error *err)
+{
+    const bk_block_gptq_options *opt = r->row->gptq;
+    bk_init_options rest = r->row->init;
+    rest.keep_weights = true;
+    if (opt->act_quant) BK_TRY(bk_block_init(r->init_ctx, r->b, r->calibration, &r->row->init, err));
+    BK_TRY(bk_block_gptq(r->init_ctx, r->b, r->statistics, opt, report, err));
+    warn_gptq(report, layer, opt);
+    return opt->act_quant ? BK_OK : bk_block_init(r->init_ctx, r->b, r->calibration, &rest, err);
+}
+
 static bk_status row_block(row_run *r, int64_t layer, bk_error *err)
 {
+    bk_gptq_report report[BK_W_COUNT] = {{0}};
     BK_TRY(load_block(r, layer, err));
-    if (r->row->quant) BK_TRY(bk_block_init(r->init_ctx, r->b, r->calibration, &r->row->init, err));
+    if (r->row->gptq) BK_TRY(init_with_gptq(r, layer, report, err));
+    else if (r->row->quant) BK_TRY(bk_block_init(r->init_ctx, r->b, r->calibration, &r->row->init, err));
     bk_warn_silent(r->b, layer);
-    if (r->hook) BK_TRY(r->hook(r->user, r->init_ctx, r->b, layer, err));
+    if (r->hook) BK_TRY(r->hook(r->user, r->b, layer, r->row->gptq ? report : NULL, err));
     bool more = layer + 1 < r->b->cfg.layers;
     if (r->row->quant && (r->eval || more)) {
         /* Weights are quantized once, not once a batch. */
@@ -195,6 +234,7 @@ static bk_status row_block(row_run *r, int64_t layer, bk_error *err)
         BK_TRY(bk_block_harden(r->init_ctx, r->b));
     }
     if (r->calibration && more) BK_TRY(pass(r, r->calibration, err));
+    if (r->statistics && more) BK_TRY(pass_statistics(r, err));
     return r->eval ? pass(r, r->eval, err) : BK_OK;
 }
 
@@ -202,8 +242,10 @@ static bk_status prepare(row_run *r, const bk_samples *eval, bk_error *err)
 {
     const bk_config *cfg = bk_source_config(r->row->src);
     const bk_samples *cal = bk_row_needs_calibration(r->row->quant, &r->row->init) ? r->row->calibration : NULL;
+    const bk_samples *stat = r->row->gptq ? r->row->statistics : NULL;
     int64_t tokens = eval ? eval->seqlen : 1;
     if (cal && cal->seqlen > tokens) tokens = cal->seqlen;
+    if (stat && stat->seqlen > tokens) tokens = stat->seqlen;
     bk_block_options opt = {.quant = r->row->quant, .r3 = bk_source_r3(r->row->src), .r4 = bk_source_r4(r->row->src),
                             .prefix_len = r->row->prefix ? r->row->prefix->n : 0, .tokens = tokens};
     BK_TRY(bk_weights_alloc(cfg, &r->weights, err));
@@ -211,6 +253,8 @@ static bk_status prepare(row_run *r, const bk_samples *eval, bk_error *err)
     if (cal) BK_TRY(bk_stream_create(&r->calibration, cal->n, cal->seqlen, cfg->hidden, err));
     else if (r->row->quant) BK_TRY(bk_stream_create(&r->calibration, 0, 1, cfg->hidden, err));
     if (cal) BK_TRY(bk_embed_stream(r->row->src, cal->ids, r->calibration, err));
+    if (stat) BK_TRY(bk_stream_create(&r->statistics, stat->n, stat->seqlen, cfg->hidden, err));
+    if (stat) BK_TRY(bk_embed_stream(r->row->src, stat->ids, r->statistics, err));
     if (eval) BK_TRY(bk_stream_create(&r->eval, eval->n, eval->seqlen, cfg->hidden, err));
     if (eval) BK_TRY(bk_embed_stream(r->row->src, eval->ids, r->eval, err));
     r->init_ctx = bk_ctx_new(r->be, err);
@@ -238,6 +282,7 @@ bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *
     bk_weights_free(&r.weights);
     bk_block_free(r.b);
     bk_stream_free(r.calibration);
+    bk_stream_free(r.statistics);
     bk_stream_free(r.eval);
     bk_ctx_free(r.init_ctx);
     bk_ctx_free(r.run_ctx);

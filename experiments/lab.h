@@ -3,6 +3,7 @@
 #ifndef BK_LAB_H
 #define BK_LAB_H
 
+#include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "blocks/outliers.h"
 #include "blocks/pass.h"
@@ -23,6 +24,8 @@ typedef struct bk_lab {
 
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err) BK_MUST_USE;
 void bk_lab_close(bk_lab *lab);
+/* What a config asks for. */
+bk_rotation_spec bk_run_rotation(const bk_run_config *c);
 /* "none", "all" or a list of "r1,r2,r3,r4". */
 bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err) BK_MUST_USE;
 /* "none", "auto" or "1,2,3". *automatic is set for "auto"; ids has room for BK_PREFIX_MAX. */
@@ -49,10 +52,12 @@ typedef struct bk_row {
     bk_init_options init;
     const bk_run_config *skips;   /* quant.skip; NULL = nothing skipped */
     const bk_samples *calibration; /* NULL only if nothing has to be measured */
+    const bk_block_gptq_options *gptq; /* NULL: weights by min-max and search; else by GPTQ on `statistics` */
+    const bk_samples *statistics;
 } bk_row;
 
-/* Called after a block was initialised, before it runs. */
-typedef bk_status (*bk_row_hook)(void *user, bk_ctx *ctx, bk_block *b, int64_t layer, bk_error *err);
+/* Called after a block was initialised, before it runs. gptq: [BK_W_COUNT], NULL if the row is without. */
+typedef bk_status (*bk_row_hook)(void *user, bk_block *b, int64_t layer, const bk_gptq_report *gptq, bk_error *err);
 
 /* Initialises block after block on the stream of the blocks before it (decision 23) and takes the evaluation windows
  * through; eval NULL: only the hook is wanted. */
@@ -65,8 +70,6 @@ void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsig
 /* True if initialising this row has to look at activations. */
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
 
-/* Ranges are measured beforehand. */
-bool bk_is_static(const bk_qspec *q);
 /* A run of this config looks at the calibration samples. */
 bool bk_run_needs_calibration(const bk_run_config *c);
 

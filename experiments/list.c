@@ -7,6 +7,7 @@
 #include "blocks/transforms.h"
 #include "experiments/backends.h"
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/scheme.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
@@ -41,10 +42,26 @@ static void print_sites(FILE *to)
                 bk_site_about[i]);
 }
 
+/* The same at every place that the quantizer serves. */
+static void print_options(FILE *to, const bk_quantizer *q)
+{
+    char path[64];
+    for (int k = 0, n = 0; k < bk_key_count && n < q->n_options; k++) {
+        bk_key key = bk_keys[k];
+        if (bk_key_owner(&bk_keys[k]) != q) continue;
+        snprintf(path, sizeof path, "quant.<place>.%s.%s", q->name, q->options[n++].name);
+        key.path = path;
+        bk_key_help(to, 13, &key);
+    }
+}
+
 static void print_quantizers(FILE *to)
 {
-    for (int i = 0; i < bk_quantizer_count; i++)
-        fprintf(to, "%-12s %s\n", bk_quantizers[i]->name, bk_quantizers[i]->about);
+    for (int i = 0; i < bk_quantizer_count; i++) {
+        const bk_quantizer *q = bk_quantizers[i];
+        fprintf(to, "%-12s %s\n", q->name, q->about);
+        print_options(to, q);
+    }
 }
 
 static void print_transforms(FILE *to)
@@ -101,8 +118,8 @@ static bk_status find_topic(const char *name, const bk_list_topic **out, bk_erro
 int bk_verb_list(int argc, char **argv)
 {
     const char *name = NULL;
-    const bk_opt opts[] = {{.name = "TOPIC", .type = BK_OPT_TEXT, .to = &name, .about = "what to list; without it, the topics"}, {0}};
-    const bk_cli cli = {"list", "prints what this build has", opts, "brick list schemes\nbrick list methods\n"};
+    const bk_opt opts[] = {{.name = "TOPIC", .type = BK_OPT_TEXT, .to = &name, .about = "what to list; without it, the topics"}, BK_OPT_PLUGIN, {0}};
+    const bk_cli cli = {"list", "prints what this build has", opts, "brick list schemes\nbrick list quantizers --plugin ./mine.so\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     if (!name) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/plugin.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
 
@@ -222,6 +223,8 @@ bool bk_cli_begin(const bk_cli *cli, int argc, char **argv, int *code)
         *code = BK_EXIT_OK;
         return false;
     }
-    *code = bk_exit_report(bk_cli_parse(cli, argc, argv, &help, &err), &err);
+    bk_status st = bk_cli_parse(cli, argc, argv, &help, &err);
+    if (!st && !help) st = bk_plugins_load(&err);
+    *code = bk_exit_report(st, &err);
     return *code == BK_EXIT_OK && !help;
 }

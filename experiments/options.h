@@ -57,7 +57,7 @@ bool bk_opt_is_required(const bk_opt *o);
 /* "usage: brick VERB ..." without the first word, on one line. */
 void bk_cli_usage(const bk_cli *cli, FILE *to);
 
-/* What nearly every verb does first: parse; on help or error *code is the exit code and the result is false. */
+/* What nearly every verb does first: parse, and load the plugins; on help or error *code is the exit code and the result is false. */
 bool bk_cli_begin(const bk_cli *cli, int argc, char **argv, int *code);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
 
@@ -191,6 +192,7 @@ int bk_verb_outliers(int argc, char **argv)
         {"--seed", BK_OPT_INT, &a.seed, "N", "2", 0, 9e15, "of windows and rotations"},
         {"--backend", BK_OPT_TEXT, &a.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
         {"--threads", BK_OPT_INT, &a.threads, "N", "all", 0, 4096, "threads"},
+        BK_OPT_PLUGIN,
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"outliers", "token-wise outliers of a model", opts,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
@@ -49,8 +50,7 @@ static void find_missing(plan *p)
 
 bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_rotation **out, bk_error *err)
 {
-    bk_rotation_spec spec = {.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
-                             .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
+    bk_rotation_spec spec = bk_run_rotation(c);
     float *gain = calloc((size_t)shapes->hidden, sizeof *gain);
     if (!gain) return bk_fail(err, BK_ENOMEM, "no memory");
     bk_status st = bk_rotation_create(shapes, &spec, gain, out, err);
@@ -301,6 +301,7 @@ int bk_verb_plan(int argc, char **argv)
     bk_opt_list sets = {.n = 0};
     const bk_opt opts[] = {
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
+        BK_OPT_PLUGIN,
         {"--model-config", BK_OPT_TEXT, &model, "FILE", "the model's own", 0, 0, "config.json (or a folder with one) to take the shapes from"},
         {"--out", BK_OPT_TEXT, &out, "DIR", "runs", 0, 0, "run folder, for its free disk; of a sweep: where its points are"},
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object on stdout"},

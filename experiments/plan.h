@@ -10,7 +10,7 @@
 bk_status bk_plan_shapes(const char *model, bk_config *out, bool *known, bool *weights, bk_error *err) BK_MUST_USE;
 
 /* The samples that a stage takes from a text. */
-typedef enum { BK_PLAN_DETECTION, BK_PLAN_TRAINING, BK_PLAN_CALIBRATION, BK_PLAN_EVALUATION, BK_PLAN_SETS } bk_plan_set_id;
+typedef enum { BK_PLAN_DETECTION, BK_PLAN_TRAINING, BK_PLAN_CALIBRATION, BK_PLAN_STATISTICS, BK_PLAN_EVALUATION, BK_PLAN_SETS } bk_plan_set_id;
 typedef struct bk_plan_set {
     const char *name, *path;
     int64_t asked, seqlen; /* training: with the validation samples behind; evaluation: -1 = all */

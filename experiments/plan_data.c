@@ -99,7 +99,7 @@ static bk_status check_strict(const bk_run_config *c, const bk_plan_set *s, bk_e
 static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *err)
 {
     const bk_run_config *cfg = c->c;
-    const bk_data_config *cal = &cfg->data.calibration, *train = &cfg->data.training;
+    const bk_data_config *cal = &cfg->data.calibration, *stat = &cfg->data.statistics, *train = &cfg->data.training;
     bool own = *cal->text, prefixed = cfg->prefix.mode != BK_PREFIX_NONE;
     const bk_plan_set all[BK_PLAN_SETS] = {
         {"detection", bk_run_config_text(cfg, &cfg->data.detection), cfg->data.detection.samples,
@@ -107,6 +107,7 @@ static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *e
         {"training", train->text, train->samples + cfg->data.validation, train->seqlen, .used = cfg->train.epochs > 0},
         {"calibration", own ? cal->text : train->text, cal->samples, own ? cal->seqlen : train->seqlen,
          .used = bk_run_needs_calibration(cfg)},
+        {"statistics", bk_run_config_text(cfg, stat), stat->samples, stat->seqlen, .used = bk_run_needs_statistics(cfg)},
         {"evaluation", cfg->data.evaluation.text, cfg->data.evaluation.samples, cfg->data.evaluation.seqlen,
          .used = true}};
     for (int i = 0; i < BK_PLAN_SETS; i++) {
@@ -135,5 +136,6 @@ bk_sample_counts bk_plan_counts(const bk_run_config *c, const bk_plan_set set[BK
 {
     int64_t drawn = set[BK_PLAN_TRAINING].given, asked = c->data.training.samples, n = drawn < asked ? drawn : asked;
     return (bk_sample_counts){.detection = set[BK_PLAN_DETECTION].given, .calibration = set[BK_PLAN_CALIBRATION].given,
+                              .statistics = set[BK_PLAN_STATISTICS].given,
                               .training = n, .validation = drawn - n, .evaluation = set[BK_PLAN_EVALUATION].given};
 }

@@ -87,6 +87,7 @@ bk_status bk_plan_quantizers(const bk_run_config *c, const bk_config *shapes, bk
 {
     char list[512] = "";
     bk_error first = {0};
+    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
     for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
         bk_qshape shape = {.name = bk_linear_name[w]};
         bk_linear_shape(shapes, w, &shape.rows, &shape.cols);
@@ -94,13 +95,8 @@ bk_status bk_plan_quantizers(const bk_run_config *c, const bk_config *shapes, bk
     }
     for (bk_site_id s = 0; s < BK_SITE_COUNT; s++) {
         if (!bk_site_quantized[s]) continue;
-        bool cache = s == BK_SITE_KEY || s == BK_SITE_VALUE;
-        bk_qshape shape = {
-            .cols = bk_site_width(shapes, s), .head_dim = cache ? shapes->head_dim : 0, .name = bk_site_name[s]};
-        try_one(s == BK_SITE_KEY     ? &c->quant.key
-                : s == BK_SITE_VALUE ? &c->quant.value
-                                     : &c->quant.activation,
-                &shape, list, sizeof list, &first);
+        bk_qshape shape = bk_site_shape(shapes, s);
+        try_one(bk_site_spec(&quant, s), &shape, list, sizeof list, &first);
     }
     return first.code ? bk_fail(err, BK_EINVAL, "quantizers do not fit at %s: %s", list, first.msg) : BK_OK;
 }

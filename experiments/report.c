@@ -7,6 +7,7 @@
 
 #include "experiments/log.h"
 #include "experiments/options.h"
+#include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/verbs.h"
 
@@ -114,6 +115,7 @@ int bk_verb_report(int argc, char **argv)
         {"--out", BK_OPT_TEXT, &a.out, "DIR", "report/ in the folder", 0, 0, "where page and pictures go"},
         {"--samples", BK_OPT_INT, &a.samples, "N", "4", 1, 1e6,
          "sequences of the detection text that activations are measured on"},
+        BK_OPT_PLUGIN,
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0,
          "one JSON object on stdout: the page, each picture or why it is missing"},
         {"PATH", BK_OPT_LIST, &a.paths, "PATH", NULL, 0, 0, "run folder, or folder of a sweep"},

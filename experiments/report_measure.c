@@ -108,8 +108,7 @@ static bk_status measure(measurement *m, int64_t samples, bk_error *err)
 static void set_up(measurement *m)
 {
     const bk_run_config *c = m->cfg;
-    m->rotation = (bk_rotation_spec){.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
-                                       .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
+    m->rotation = bk_run_rotation(c);
     m->rotated = c->rotation.r1 || c->rotation.r2 || c->rotation.r3 || c->rotation.r4;
     m->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
     m->report = (bk_outlier_report){.rotate = m->rotated ? "as in config.yaml" : "none",

@@ -10,6 +10,7 @@
 #include "experiments/log.h"
 #include "experiments/options.h"
 #include "experiments/plan.h"
+#include "experiments/plugin.h"
 #include "experiments/runner.h"
 #include "experiments/verbs.h"
 #include "io/sums.h"
@@ -67,8 +68,7 @@ static bk_status open_model(bk_run *r, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_lab_open(&r->lab, c->model, be, err));
     if (r->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized already; a run starts from a full-precision model", c->model);
-    bk_rotation_spec spec = {.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
-                             .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
+    bk_rotation_spec spec = bk_run_rotation(c);
     BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
     bk_source_overlap_prefix(r->src, c->prefix.overlap);
@@ -122,15 +122,20 @@ static bk_status say_finished(bk_run *r, bk_error *err)
     const bk_json *blocks = bk_json_get(summary, "blocks");
     size_t n = bk_json_size(blocks);
     for (size_t i = 0; i < n; i++) fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    const bk_json *gptq = bk_json_get(summary, "gptq");
+    int64_t linears = bk_json_int(bk_json_get(gptq, "linears"), 0);
+    bool none_rounded = linears && bk_json_int(bk_json_get(gptq, "fell_back"), 0) == linears;
     bk_json_free(summary);
     bk_log(BK_LOG_INFO, "%s is finished already; another --out makes a new run", r->dir);
     r->complete = true;
+    if (none_rounded) return bk_fail(err, BK_ENUMERIC, "%s: GPTQ rounded no linear", r->dir);
     return n && fell_back == n ? bk_fail(err, BK_ENUMERIC, "%s: no block could be trained", r->dir) : BK_OK;
 }
 
 static bk_status check_room(bk_run *r, bk_error *err)
 {
-    bk_sample_counts n = {r->detection.n, r->calibration.n, r->n_train, r->n_val, r->evaluation.n};
+    bk_sample_counts n = {.detection = r->detection.n, .calibration = r->calibration.n, .statistics = r->statistics.n, .training = r->n_train,
+                          .validation = r->n_val, .evaluation = r->evaluation.n};
     return bk_plan_check(&r->cfg, &n, bk_source_rotation(r->src), r->lab.be, r->dir, err);
 }
 
@@ -170,6 +175,7 @@ void bk_run_close(bk_run *r)
 {
     bk_samples_free(&r->detection);
     bk_samples_free(&r->calibration);
+    bk_samples_free(&r->statistics);
     bk_samples_free(&r->training);
     bk_samples_free(&r->evaluation);
     bk_prefix_choice_free(&r->choice);
@@ -202,6 +208,7 @@ int bk_verb_run(int argc, char **argv)
     bk_opt_list sets = {.n = 0};
     const bk_opt opts[] = {
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
+        BK_OPT_PLUGIN,
         {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<model>-<scheme>", 0, 0, "run folder"},
         {"--resume", BK_OPT_FLAG, &resume, NULL, NULL, 0, 0, "continue an unfinished run"},
         {"--stop-after", BK_OPT_INT, &stop_after, "BLOCKS", NULL, 1, 1e6, "train so many blocks and end; --resume goes on"},

@@ -29,6 +29,11 @@ typedef struct bk_block_result {
     char shard_sha[65], metrics_sha[65];  /* of its file in model/, and of those bytes */
 } bk_block_result;
 
+/* What became of the linears that GPTQ was to round. */
+typedef struct bk_gptq_summary {
+    int64_t linears, fell_back, damped, dead; /* damped: with more than gptq.percdamp; dead: input channels */
+} bk_gptq_summary;
+
 typedef struct bk_run {
     bk_run_config cfg;
     char dir[BK_RUN_PATH];
@@ -39,7 +44,7 @@ typedef struct bk_run {
     bk_text_policy policy;
     char model_sha[65], manifest_sha[65];
     bk_prefix prefix;
-    bk_samples detection, calibration, training, evaluation; /* training: with the validation samples behind */
+    bk_samples detection, calibration, statistics, training, evaluation; /* training: with the validation samples behind */
     int64_t n_train, n_val;
     bk_stage outliers, init, target;
     bk_prefix_choice choice;
@@ -48,12 +53,13 @@ typedef struct bk_run {
     bk_block_result *block; /* [layers] */
     int64_t next;           /* blocks before it are trained */
     int64_t targets;        /* blocks whose targets this process has written or read through: no need to look again */
+    bk_gptq_summary gptq;
     double ppl_fp, ppl_fp_prefix, ppl_init, ppl_final;
     double seconds[BK_RUN_STAGES];
     bool complete;      /* summary.json is there */
     int64_t stop_after; /* blocks to train in all, then to end without evaluation; 0 = all */
     bool stopped;       /* which it did */
-    bool all_fell_back; /* no block could be trained: exit 4, with everything written */
+    bool all_fell_back; /* no block could be trained, or GPTQ rounded no linear: exit 4, with everything written */
     bk_progress progress;
     bk_beacon beacon;
 } bk_run;
@@ -115,8 +121,11 @@ typedef struct bk_run_data {
 } bk_run_data;
 bk_status bk_run_open_data(const bk_run *r, int64_t layer, bk_run_data *d, bk_error *err) BK_MUST_USE;
 void bk_run_close_data(bk_run_data *d); /* also after a failure */
+/* GPTQ of the run's weights; NULL: they are initialised otherwise. */
+const bk_block_gptq_options *bk_run_gptq(const bk_run *r);
+/* Full-precision weights, then what the stage `init` found out about a layer; its quantizers are on. */
+bk_status bk_run_load_init(bk_run *r, int64_t layer, bk_block_weights *w, bk_block *b, bk_error *err) BK_MUST_USE;
 /* Adds what to do about a file that a run made itself. */
 bk_status bk_run_own_file(bk_status st, bk_error *err);
-void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size);
 
 #endif

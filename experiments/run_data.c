@@ -68,6 +68,13 @@ static bk_status draw_calibration(bk_run *r, bool prefixed, bk_error *err)
     return draw(r, t->text, "calibration", t->seqlen, c->samples, 0, DRAW_TRAINING, prefixed, &r->calibration, err);
 }
 
+/* Of the same draw as calibration: with windows of one length the first of them are the same. */
+static bk_status draw_statistics(bk_run *r, bool prefixed, bk_error *err)
+{
+    const bk_data_config *s = &r->cfg.data.statistics;
+    return draw(r, bk_run_config_text(&r->cfg, s), "statistics", s->seqlen, s->samples, 0, DRAW_CALIBRATION, prefixed, &r->statistics, err);
+}
+
 static bk_status load_evaluation(bk_run *r, bool prefixed, bk_error *err)
 {
     const bk_data_config *d = &r->cfg.data.evaluation;
@@ -88,6 +95,7 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
                     DRAW_DETECTION, false, &r->detection, err));
     BK_TRY(draw_training(r, prefixed, err));
     if (bk_run_needs_calibration(c)) BK_TRY(draw_calibration(r, prefixed, err));
+    if (bk_run_needs_statistics(c)) BK_TRY(draw_statistics(r, prefixed, err));
     return load_evaluation(r, prefixed, err);
 }
 
@@ -186,8 +194,7 @@ static bk_status blame(bk_run *r, const bk_rotation_spec *all, const float *want
 bk_status bk_run_equivalence(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
-    bk_rotation_spec spec = {.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
-                             .fold_v_bias = c->rotation.fold_v_bias, .seed = (uint64_t)c->seed};
+    bk_rotation_spec spec = bk_run_rotation(c);
     if (!(spec.r1 || spec.r2 || spec.r3 || spec.r4 || spec.fold_v_bias)) return BK_OK;
     int64_t n = r->evaluation.seqlen < GATE_TOKENS ? r->evaluation.seqlen : GATE_TOKENS, count = n * bk_model_config(r->lab.model)->vocab;
     float *want = malloc((size_t)count * 2 * sizeof *want);

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "blocks/params_file.h"
 #include "experiments/log.h"
 #include "experiments/printable.h"
 #include "experiments/run.h"
@@ -108,7 +107,9 @@ static bk_status add_row(bk_run *r, bk_stage_kind kind, const char *name, row_fn
 static bk_status run_row(bk_run *r, const bk_source *src, bool prefixed, const bk_block_quant *quant, bool search, const bk_watch *watch, double *ppl, bk_error *err)
 {
     bk_ppl p;
+    bool as_initialised = quant == &r->quant; /* the run's own initialisation, but for what the row leaves out */
     bk_row row = {.src = src, .prefix = prefixed ? &r->prefix : NULL, .quant = quant, .skips = &r->cfg, .calibration = &r->calibration,
+                  .gptq = as_initialised ? bk_run_gptq(r) : NULL, .statistics = &r->statistics,
                   .init = {.search = search, .ema = r->cfg.init.range == BK_RANGE_EMA}};
     BK_TRY(bk_row_run(r->lab.be, &row, &r->evaluation, NULL, NULL, watch, &p, err));
     *ppl = p.ppl;
@@ -132,6 +133,7 @@ static bk_block_quant dynamic_of(const bk_block_quant *q, bool clip)
     bk_qspec *spec[] = {&d.activation, &d.key, &d.value};
     for (int i = 0; i < 3; i++) {
         snprintf(spec[i]->quantizer, sizeof spec[i]->quantizer, "dynamic");
+        bk_qspec_defaults(spec[i]);
         spec[i]->granularity = spec[i] == &d.activation ? BK_PER_TOKEN : BK_PER_HEAD;
         spec[i]->clip = clip && spec[i] != &d.key;
     }
@@ -171,12 +173,7 @@ typedef struct init_loader {
 static bk_status load_init(void *user, int64_t layer, bk_block *b, bk_error *err)
 {
     init_loader *l = user;
-    char path[BK_STAGE_FILE];
-    bk_skip_masks(&l->r->cfg, layer, &b->skip_sites, &b->skip_weights);
-    BK_TRY(bk_run_load_fp(l->r, layer, &l->w, b, err));
-    bk_run_init_path(l->r, layer, path, sizeof path);
-    BK_TRY(bk_params_load(b, layer, path, err));
-    bk_block_quantize(b, true, true);
+    BK_TRY(bk_run_load_init(l->r, layer, &l->w, b, err));
     bk_ctx_measure(l->ctx);
     BK_TRY(bk_block_harden(l->ctx, b));
     BK_TRY(bk_ctx_commit(l->ctx));
@@ -327,6 +324,27 @@ static bk_json *prefix_json(const bk_run *r)
     return o;
 }
 
+/* Of the quantized blocks, steps and zero points included; the file has the codes in bytes. */
+static bk_json *bits_json(const bk_run *r)
+{
+    bk_effective_bits bits = bk_block_bits(bk_source_config(r->src), &r->quant);
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "weight", bk_json_of_num(bits.weight));
+    bk_json_set(o, "activation", bk_json_of_num(bits.activation));
+    bk_json_set(o, "cache", bk_json_of_num(bits.cache));
+    return o;
+}
+
+static bk_json *gptq_json(const bk_gptq_summary *g)
+{
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "linears", bk_json_of_int(g->linears));
+    bk_json_set(o, "fell_back", bk_json_of_int(g->fell_back));
+    bk_json_set(o, "damped", bk_json_of_int(g->damped));
+    bk_json_set(o, "dead", bk_json_of_int(g->dead));
+    return o;
+}
+
 const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load",  "equivalence", "outliers", "init", "targets",
                                                          "train", "rows",        "evaluate", "total"};
 
@@ -352,6 +370,8 @@ bk_status bk_run_write_summary(bk_run *r, bk_error *err)
     snprintf(protocol, sizeof protocol, "%lld windows of %lld tokens of %.200s", (long long)r->evaluation.n, (long long)r->evaluation.seqlen,
              r->cfg.data.evaluation.text);
     bk_json_set(root, "protocol", bk_json_of_text(protocol));
+    bk_json_set(root, "bits", bits_json(r));
+    if (bk_run_gptq(r)) bk_json_set(root, "gptq", gptq_json(&r->gptq));
     bk_json_set(root, "prefix", prefix_json(r));
     bk_json_set(root, "ppl", ppl);
     bk_json_set(root, "table", table);

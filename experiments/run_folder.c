@@ -10,6 +10,7 @@
 #include "experiments/version.h"
 #include "io/sealed.h"
 #include "io/sums.h"
+#include "quant/plugin.h"
 
 static const char program_key[] = "program_sha256"; /* in the manifest */
 /* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
@@ -57,19 +58,33 @@ bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_erro
     return st;
 }
 
-static const char *const data_name[] = {"detection", "calibration", "training", "evaluation"};
+static const char *const data_name[] = {"detection", "calibration", "statistics", "training", "evaluation"};
+#define DATA_SETS (int)(sizeof data_name / sizeof data_name[0])
+
+/* Quantizers of plugins that the config uses, each with the hash of its file. */
+static bk_json *plugins_of(const bk_run_config *c)
+{
+    const bk_qspec *const place[] = {&c->quant.weight, &c->quant.activation, &c->quant.key, &c->quant.value};
+    bk_json *o = bk_json_object();
+    for (int i = 0; i < 4; i++) {
+        const char *sha = bk_plugin_sha256(place[i]->quantizer);
+        if (sha) bk_json_set(o, place[i]->quantizer, bk_json_of_text(sha));
+    }
+    return o;
+}
 
 static bk_json *manifest_of(const bk_run *r)
 {
     bk_json *o = bk_json_object();
     const char *flavour = r->lab.be->flavour ? r->lab.be->flavour() : "";
-    const bk_ledger *l[] = {&r->detection.ledger, &r->calibration.ledger, &r->training.ledger, &r->evaluation.ledger};
+    const bk_ledger *l[DATA_SETS] = {&r->detection.ledger, &r->calibration.ledger, &r->statistics.ledger, &r->training.ledger,
+                                     &r->evaluation.ledger};
     bk_json_set(o, "version", bk_json_of_text(BK_VERSION));
     bk_json_set(o, "model", bk_json_of_text(r->cfg.model));
     bk_json_set(o, "model_sha256", bk_json_of_text(r->model_sha));
     bk_json_set(o, "backend", bk_json_of_text(r->lab.be->name));
     bk_json_set(o, "openblas_core", bk_json_of_text(flavour));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < DATA_SETS; i++) {
         bk_json *d = bk_json_object();
         bk_json_set(d, "sha256", bk_json_of_text(l[i]->sha256));
         bk_json_set(d, "asked", bk_json_of_int(l[i]->asked));
@@ -81,6 +96,7 @@ static bk_json *manifest_of(const bk_run *r)
         bk_json_set(o, data_name[i], d);
     }
     bk_json_set(o, "seed", bk_json_of_int(r->cfg.seed));
+    bk_json_set(o, "plugins", plugins_of(&r->cfg));
     return o;
 }
 
@@ -103,24 +119,42 @@ static bk_status same_text(const char *dir, const bk_json *old, int set, const c
                    data_name[set]);
 }
 
+/* The same quantizers from the same files; the config has their names. */
+static bk_status same_plugins(const char *dir, const bk_json *old, const bk_run_config *c, bk_error *err)
+{
+    bk_json *now = plugins_of(c);
+    const bk_json *was = bk_json_get(old, "plugins");
+    bk_status st = BK_OK;
+    for (void *it = bk_json_first(now); it && !st; it = bk_json_next(now, it)) {
+        const char *name = bk_json_key(it), *sha = bk_json_str(bk_json_get(was, name), "");
+        if (strcmp(sha, bk_json_str(bk_json_value(it), "")))
+            st = bk_fail(err, BK_EINVAL, "%s was made with another plugin for the quantizer `%s`: SHA-256 %.12s there, %.12s here; give another --out", dir,
+                         name, sha, bk_json_str(bk_json_value(it), ""));
+    }
+    bk_json_free(now);
+    return st;
+}
+
 /* What a resumed run must find as it was. */
 static bk_status compare_manifest(const bk_run *r, const bk_json *old, const bk_json *now, bk_error *err)
 {
     static const char *const top[] = {"version", "model_sha256", "openblas_core"};
     for (size_t i = 0; i < sizeof top / sizeof top[0]; i++) BK_TRY(same_member(r->dir, old, top[i], bk_json_str(bk_json_get(now, top[i]), ""), err));
-    for (int i = 0; i < 4; i++) BK_TRY(same_text(r->dir, old, i, text_of(now, i), err));
-    return BK_OK;
+    for (int i = 0; i < DATA_SETS; i++) BK_TRY(same_text(r->dir, old, i, text_of(now, i), err));
+    return same_plugins(r->dir, old, &r->cfg, err);
 }
 
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err)
 {
-    const bk_data_config *set[] = {&c->data.detection, &c->data.calibration, &c->data.training, &c->data.evaluation};
+    const bk_data_config *set[DATA_SETS] = {&c->data.detection, &c->data.calibration, &c->data.statistics, &c->data.training,
+                                            &c->data.evaluation};
     bk_json *old = NULL;
     char manifest[BK_RUN_PATH], hex[65];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
     BK_TRY(bk_sealed_load(manifest, &old, err));
     bk_status st = same_member(dir, old, "model_sha256", model_sha, err);
-    for (int i = 0; !st && i < 4; i++) {
+    if (!st) st = same_plugins(dir, old, c, err);
+    for (int i = 0; !st && i < DATA_SETS; i++) {
         if (!*text_of(old, i)) continue; /* was not needed */
         st = bk_sha256_file(bk_run_config_text(c, set[i]), hex, err);
         if (!st) st = same_text(dir, old, i, hex, err);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blocks/params_file.h"
 #include "experiments/log.h"
 #include "experiments/printable.h"
 #include "experiments/run.h"
@@ -49,7 +48,7 @@ static bk_status detect(bk_run *r, bk_error *err)
 {
     bk_watch watch = bk_run_begin_stage(r, "outliers", 2, bk_model_config(r->lab.model)->layers);
     bk_outliers found = {0};
-    bk_status st = bk_outliers_detect(r->lab.be, r->src, r->detection.ids, r->detection.n, r->detection.seqlen, r->cfg.prefix.threshold, &watch, &found, err);
+    bk_status st = bk_outliers_detect(r->lab.be, r->plain, r->detection.ids, r->detection.n, r->detection.seqlen, r->cfg.prefix.threshold, &watch, &found, err);
     if (!st) st = bk_prefix_choose(&found, r->cfg.prefix.bos == BK_PREFIX_BOS_LAST ? r->lab.bos : -1, 0.1, &r->choice, err);
     bk_outliers_free(&found);
     if (!st) st = save_choice(&r->choice, r->outliers.work, err);
@@ -106,39 +105,4 @@ bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
     BK_TRY(bk_prefix_compute(r->lab.be, r->src, r->choice.ids, r->choice.n, &r->prefix, err));
     if (r->prefix.n) BK_TRY(bk_prefix_save(&r->prefix, path, bk_model_name(r->lab.model), r->model_sha, rotation, err));
     return log_prefix(r, err);
-}
-
-/* --- initialisation: a stage of one file per block --- */
-
-void bk_run_init_path(const bk_run *r, int64_t layer, char *to, size_t size)
-{
-    snprintf(to, size, "%s/%03lld.h5", r->init.done ? r->init.dir : r->init.work, (long long)layer);
-}
-
-static bk_status save_block(void *user, bk_ctx *ctx, bk_block *b, int64_t layer, bk_error *err)
-{
-    char path[BK_STAGE_FILE];
-    (void)ctx;
-    bk_run_init_path(user, layer, path, sizeof path);
-    return bk_params_save(b, layer, path, err);
-}
-
-static bk_status initialise(bk_run *r, bk_error *err)
-{
-    bk_watch watch = bk_run_begin_stage(r, "initialise", 3, bk_model_config(r->lab.model)->layers);
-    bk_row row = {.src = r->src, .prefix = &r->prefix, .quant = &r->quant, .skips = &r->cfg, .calibration = &r->calibration,
-                  .init = {.search = r->cfg.init.search, .ema = r->cfg.init.range == BK_RANGE_EMA}};
-    BK_TRY(bk_row_run(r->lab.be, &row, NULL, save_block, r, &watch, NULL, err));
-    BK_TRY(bk_stage_commit(&r->init, err));
-    bk_run_end_stage(r);
-    return BK_OK;
-}
-
-bk_status bk_run_init(bk_run *r, bk_error *err)
-{
-    bk_status st = bk_run_stage_open(r, BK_STAGE_INIT, &r->init, err);
-    if (!st && r->init.done) bk_log(BK_LOG_INFO, "[3/5] initialise: taken from %s", r->init.dir);
-    if (!st && !r->init.done) st = initialise(r, err);
-    bk_stage_close(&r->init);
-    return st;
 }

@@ -25,7 +25,7 @@ static bk_status add_samples(const bk_run *r, bk_stage_kind kind, bk_text_buffer
     const struct {
         unsigned set;
         const bk_samples *samples;
-    } all[] = {{BK_STAGE_DETECTION, &r->detection}, {BK_STAGE_CALIBRATION, &r->calibration},
+    } all[] = {{BK_STAGE_DETECTION, &r->detection}, {BK_STAGE_CALIBRATION, &r->calibration}, {BK_STAGE_STATISTICS, &r->statistics},
                {BK_STAGE_TRAINING, &r->training}, {BK_STAGE_EVALUATION, &r->evaluation}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char ids[65];

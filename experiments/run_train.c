@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blocks/params_file.h"
 #include "experiments/log.h"
 #include "experiments/run.h"
 
@@ -72,18 +71,6 @@ typedef struct block_run {
     bk_stream *refresh;
 } block_run;
 
-/* The initialised block: full-precision weights, parameters of the stage `init`. */
-static bk_status load_initialised(block_run *t, bk_error *err)
-{
-    char path[BK_STAGE_FILE];
-    bk_skip_masks(&t->r->cfg, t->layer, &t->b->skip_sites, &t->b->skip_weights);
-    BK_TRY(bk_run_load_fp(t->r, t->layer, &t->weights, t->b, err));
-    bk_run_init_path(t->r, t->layer, path, sizeof path);
-    BK_TRY(bk_run_own_file(bk_params_load(t->b, t->layer, path, err), err));
-    bk_block_quantize(t->b, true, true);
-    return BK_OK;
-}
-
 /* init.refresh: the search again, on the stream of the trained blocks before this one (decision 23). */
 static bk_status refresh(block_run *t, bk_error *err)
 {
@@ -124,13 +111,13 @@ static bk_status train_block(block_run *t, const bk_watch *watch, bk_error *err)
     BK_TRY(bk_weights_alloc(bk_source_config(r->src), &t->weights, err));
     BK_TRY(bk_run_block(r, true, false, opt.epochs > 0, opt.epochs > 0 ? r->training.seqlen : 1, &t->b, err));
     if (!(t->ctx = bk_ctx_new(r->lab.be, err))) return BK_ENOMEM;
-    BK_TRY(load_initialised(t, err));
+    BK_TRY(bk_run_load_init(r, t->layer, &t->weights, t->b, err));
     if (opt.epochs > 0) {
         BK_TRY(bk_run_own_file(bk_run_open_data(r, t->layer, &t->data, err), err));
         if (r->cfg.init.refresh) BK_TRY(refresh(t, err));
         bk_status st = bk_block_train(t->b, t->data.input, t->data.target, t->data.target_q, &opt, &hooks, &rep, err);
         BK_TRY(bk_run_own_file(st, err));
-        if (rep.fell_back) BK_TRY(load_initialised(t, err));
+        if (rep.fell_back) BK_TRY(bk_run_load_init(r, t->layer, &t->weights, t->b, err));
         log_block(r, t->layer, &rep);
     }
     r->block[t->layer] = (bk_block_result){.loss_init = rep.loss_init, .loss_final = rep.loss_final, .seconds = rep.seconds, .epoch_kept = rep.epoch_kept,
@@ -172,6 +159,10 @@ static bk_status check_fallbacks(bk_run *r, bk_error *err)
 {
     int64_t layers = bk_source_config(r->src)->layers, n = 0;
     for (int64_t l = 0; l < layers; l++) n += r->block[l].fell_back;
+    if (r->gptq.linears && r->gptq.fell_back == r->gptq.linears) {
+        r->all_fell_back = true;
+        return bk_fail(err, BK_ENUMERIC, "GPTQ rounded no linear: every one fell back to rounding to nearest");
+    }
     if (n == 0) return BK_OK;
     bk_log(BK_LOG_WARN, "%lld of %lld blocks could not be trained and stay as initialised", (long long)n, (long long)layers);
     r->all_fell_back = n == layers;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "autograd/error.h"
+#include "blocks/gptq.h"
 #include "blocks/outliers.h"
 #include "quant/quantizer.h"
 
@@ -17,12 +18,12 @@
 #define BK_NAME_SIZE 16     /* of a name from a list with its NUL */
 #define BK_PREFIX_IDS BK_PREFIX_MAX   /* token ids that a config can name as prefix */
 #define BK_SKIP_ENTRIES 512 /* entries of quant.skip */
-#define BK_KEY_LIMIT 128    /* keys of the table */
+#define BK_KEY_LIMIT 512    /* keys of the table, options of quantizers included */
 
 typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
 typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
-typedef enum { BK_INIT_MINMAX } bk_init_from;
+typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
@@ -30,7 +31,7 @@ typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL, BK_TARGETS_SHARED } bk_target
 enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
 
 /* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first
- * windows, decision 18). evaluation.samples = the key `windows`, -1 = all. */
+ * windows, decision 18), statistics that of calibration. evaluation.samples = the key `windows`, -1 = all. */
 typedef struct bk_data_config {
     char text[BK_PATH_SIZE];
     int64_t samples, seqlen;
@@ -58,7 +59,7 @@ typedef struct bk_run_config {
     bool strict;                  /* every fallback is an error (decision 15) */
     double equivalence_tolerance; /* of the logits, relative to their range (decision 12) */
     struct {
-        bk_data_config detection, calibration, training, evaluation;
+        bk_data_config detection, calibration, statistics, training, evaluation;
         int64_t validation; /* samples after the training ones */
         int bos;            /* bk_bos_policy */
         bool strip_bos, parse_special;
@@ -85,6 +86,7 @@ typedef struct bk_run_config {
         bool search, refresh;
         int range; /* bk_range_rule */
     } init;
+    bk_block_gptq_options gptq;
     struct {
         int64_t epochs, batch;
         double lr_quant, lr_weight, lr_min_factor;
@@ -116,10 +118,12 @@ typedef enum {
     BK_KEY_NAME,   /* char[BK_NAME_SIZE]: one of the choices */
     BK_KEY_WORD,   /* char[BK_WORD_SIZE]: any text */
     BK_KEY_PATH,   /* char[BK_PATH_SIZE] */
-    BK_KEY_WINDOWS,  /* int64_t in min..max, or `all` = -1 */
+    BK_KEY_INT_OR, /* int64_t in min..max, or the one choice = -1 */
     BK_KEY_FLAGS,  /* unsigned: list of choices, bit i = choice i */
     BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | list of ids */
-    BK_KEY_SKIP    /* quant.n_skip and skip: list of {block, site} */
+    BK_KEY_SKIP,   /* quant.n_skip and skip: list of {block, site} */
+    BK_KEY_OPTION_INT, /* double, whole, in min..max; as the next one an option of a quantizer (real ones are BK_KEY_REAL) */
+    BK_KEY_OPTION_BOOL /* double, 0 or 1: true | false */
 } bk_key_type;
 
 typedef struct bk_key {
@@ -132,8 +136,17 @@ typedef struct bk_key {
     const char *about;   /* one line: meaning and unit */
 } bk_key;
 
-extern const bk_key bk_keys[];
-extern const int bk_key_count;
+/* The keys of schema_keys.c and, behind those of quant.weight, quant.activation, quant.key and quant.value, the options of the quantizers that
+ * can stand there: quant.<place>.<quantizer>.<option>. They share the memory of bk_qspec.option: only those of the chosen quantizer count. */
+extern const bk_key *const bk_keys;
+extern int bk_key_count;
+/* Makes the table from the registry of quantizers; the program starts with it made. Again after plugins were loaded, before any config is read.
+ * BK_EFORMAT: a quantizer whose name is a key, or more options than fit. */
+bk_status bk_keys_complete(bk_error *err) BK_MUST_USE;
+/* Whose option a key of bk_keys is; NULL: of none. */
+const bk_quantizer *bk_key_owner(const bk_key *k);
+/* False for an option of a quantizer that c does not use at that place. */
+bool bk_key_counts(const bk_run_config *c, const bk_key *k);
 
 /* Reads a config file, then `--set key=value` strings over it, then checks what can be checked without opening other files
  * (bk_run_config_check). Order: default < method < scheme < file < OMP_NUM_THREADS (threads) < sets; a method or scheme named by
@@ -148,6 +161,8 @@ bk_status bk_run_config_parse(const char *text, size_t len, const char *name, co
 /* What must hold between keys: a model, texts for what will run, granularities that fit their quantizers, groups, betas ... */
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE;
 
+/* Whether something is fitted to the samples of data.statistics. */
+bool bk_run_needs_statistics(const bk_run_config *c);
 /* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */
@@ -157,21 +172,24 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err) BK_MU
 bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, int64_t prefix, bk_error *err) BK_MUST_USE;
 /* The text that a sample set is read from: its own, or the training text. */
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
+/* Whether a way to quantize activations, keys or values has ranges that are measured beforehand, on the calibration text. */
+bool bk_is_static(const bk_qspec *q);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */
 bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name);
 
-/* The resolved config as YAML, every key; parsing it gives the same config. malloc'd; NULL when memory is out. */
+/* The resolved config as YAML, every key that counts; parsing it gives the same config. malloc'd; NULL when memory is out. */
 char *bk_run_config_write(const bk_run_config *c) BK_MUST_USE;
 /* Lists of prefixes choose keys, here and below: NULL-terminated; "train." takes a section, "seed" one key, "!store." leaves keys out,
  * and a list of such ones alone (or NULL) takes all others. */
 /* First key whose value differs, or NULL; its two values as written (cut to fit, each `size` bytes). */
 const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, const char *const *prefixes, char *in_a, char *in_b,
                                size_t size);
-/* "key: value\n" for every key taken, in table order: what the hash of a stage is made of. malloc'd. BK_EINVAL if a prefix
- * names no key. */
+/* "key: value\n" for every key taken that counts, in table order: what the hash of a stage is made of. The quantizer of a plugin has the hash of
+ * that file behind it. malloc'd. BK_EINVAL if a prefix names no key. */
 bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefixes, char **text, bk_error *err) BK_MUST_USE;
-/* Every key with type, default and meaning. */
+/* Every key with type, default and meaning; and one. */
 void bk_run_config_help(FILE *to);
+void bk_key_help(FILE *to, int indent, const bk_key *k);
 /* "file:line:column", "--set", "OMP_NUM_THREADS" or "method rtn": where the value of a key came from. */
 void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size);
 

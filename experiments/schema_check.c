@@ -34,10 +34,23 @@ static bk_status refuse(const bk_run_config *c, bk_status code, const char *key,
     return bk_place_fail(err, code, place, text);
 }
 
+/* The option without whose value the quantizer would take the rest; NULL: none. */
+static const char *faulty_option(const bk_quantizer *kind, const bk_qspec *q, const bk_qshape *shape)
+{
+    for (int i = 0; i < kind->n_options; i++) {
+        bk_qspec without = *q;
+        bk_qinst made;
+        bk_error why = {0};
+        without.option[i] = kind->options[i].initial;
+        if (without.option[i] != q->option[i] && !bk_qinst_setup(&made, &without, shape, &why)) return kind->options[i].name;
+    }
+    return NULL;
+}
+
 /* Asks the quantizer itself, with a shape that every size fits; what depends on the model's shapes shows when it is read. */
 static bk_status check_quant(const bk_run_config *c, const char *name, const bk_qspec *q, bk_error *err)
 {
-    char quantizer[64], grain[64], group[64], clip[64];
+    char quantizer[64], grain[64], group[64], clip[64], option[64];
     snprintf(quantizer, sizeof quantizer, "quant.%s.quantizer", name);
     snprintf(grain, sizeof grain, "quant.%s.granularity", name);
     snprintf(group, sizeof group, "quant.%s.group", name);
@@ -47,22 +60,29 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
     if (q->bits == 16) return BK_OK;
     if (grouped && q->group == 0) return refuse(c, BK_EINVAL, grain, err, "group needs a size: write group: 128 beside it");
     if (!grouped && q->group != 0) return refuse(c, BK_EINVAL, group, err, "a group size needs granularity: group");
-    int64_t cols = q->group ? q->group : 64;
+    int64_t cols = q->group > 0 ? q->group : 64;
     bk_qshape shape = {.rows = weight ? 64 : 0, .cols = cols, .head_dim = cache ? cols : 0, .name = name};
     bk_qinst made;
     bk_error why = {0};
     const bk_quantizer *kind = bk_quantizer_find(q->quantizer);
     bool fits = kind && (weight ? kind->for_weights : kind->for_activations);
-    if (bk_qinst_setup(&made, q, &shape, &why)) return refuse(c, BK_EINVAL, fits ? grain : quantizer, err, why.msg);
+    if (bk_qinst_setup(&made, q, &shape, &why)) {
+        const char *faulty = fits ? faulty_option(kind, q, &shape) : NULL;
+        if (faulty) snprintf(option, sizeof option, "quant.%s.%s.%s", name, kind->name, faulty);
+        return refuse(c, BK_EINVAL, faulty ? option : fits ? grain : quantizer, err, why.msg);
+    }
     if (q->clip && made.q->needs_range(made.state.bytes))
         return refuse(c, BK_EINVAL, clip, err, "only dynamic ranges have clipping factors");
     return BK_OK;
 }
 
-/* Stored steps need the ranges of a calibration text. */
-static bool is_static(const bk_qspec *q)
+/* The quantizer knows, whatever its shapes. */
+bool bk_is_static(const bk_qspec *q)
 {
-    return q->bits < 16 && strcmp(q->quantizer, "static") == 0;
+    int64_t cols = q->group ? q->group : 64;
+    bk_qshape shape = {.cols = cols, .head_dim = cols, .name = ""};
+    bk_qinst made;
+    return bk_qinst_setup(&made, q, &shape, NULL) == BK_OK && made.q && made.q->needs_range(made.state.bytes);
 }
 
 /* Which sample sets this run reads. */
@@ -73,18 +93,37 @@ static bool uses_detection(const bk_run_config *c)
 
 static bool uses_calibration(const bk_run_config *c)
 {
-    return is_static(&c->quant.activation) || is_static(&c->quant.key) || is_static(&c->quant.value) || c->init.search ||
+    return bk_is_static(&c->quant.activation) || bk_is_static(&c->quant.key) || bk_is_static(&c->quant.value) || c->init.search ||
            c->evaluate & BK_EVALUATE_ABLATION;
+}
+
+bool bk_run_needs_statistics(const bk_run_config *c)
+{
+    return c->init.from == BK_INIT_GPTQ;
+}
+
+/* Reads it for one of the sets that it stands in for. */
+static bool falls_back(const bk_run_config *c, bool used, const bk_data_config *set, const bk_data_config *to)
+{
+    return used && !set->text[0] && bk_run_config_text(c, set) == to->text;
+}
+
+static bool uses_calibration_text(const bk_run_config *c)
+{
+    const bk_data_config *to = &c->data.calibration;
+    return uses_calibration(c) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
 static bool uses_training(const bk_run_config *c)
 {
-    return c->train.epochs > 0 || (uses_detection(c) && !c->data.detection.text[0]) ||
-           (uses_calibration(c) && !c->data.calibration.text[0]);
+    const bk_data_config *to = &c->data.training;
+    return c->train.epochs > 0 || falls_back(c, uses_detection(c), &c->data.detection, to) ||
+           falls_back(c, uses_calibration(c), &c->data.calibration, to) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set)
 {
+    if (!set->text[0] && set == &c->data.statistics) set = &c->data.calibration;
     return set->text[0] || set == &c->data.evaluation ? set->text : c->data.training.text;
 }
 
@@ -94,17 +133,33 @@ static bk_status need_text(const bk_run_config *c, bool used, const bk_data_conf
     return refuse(c, BK_EINVAL, key, err, "a text is needed: name a .txt or .jsonl file");
 }
 
+static bk_status check_gptq(const bk_run_config *c, bk_error *err)
+{
+    const bk_qspec *w = &c->quant.weight;
+    if (c->init.from != BK_INIT_GPTQ) return BK_OK;
+    if (w->bits == 16) return refuse(c, BK_EINVAL, "init.from", err, "gptq rounds weights, and this scheme leaves them at 16 bits");
+    if (strcmp(w->quantizer, "affine"))
+        return refuse(c, BK_EINVAL, "init.from", err, "gptq finds the steps of the quantizer affine; others round by a rule of their own");
+    if (c->init.refresh) return refuse(c, BK_EINVAL, "init.refresh", err, "searching again would undo gptq");
+    if (c->gptq.act_order && w->granularity == BK_PER_GROUP && !c->gptq.static_groups)
+        return refuse(c, BK_EINVAL, "gptq.act_order", err,
+                      "groups would be made of channels in another order, which the model's file has no place for: set gptq.static_groups: true");
+    return BK_OK;
+}
+
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
 {
     if (!c->model[0]) return refuse(c, BK_EINVAL, "model", err, "a model is needed: name a GGUF file or a Hugging Face folder");
     BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
     BK_TRY(need_text(c, uses_detection(c), &c->data.detection, "data.detection.text", err));
     BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
+    BK_TRY(need_text(c, bk_run_needs_statistics(c), &c->data.statistics, "data.statistics.text", err));
     BK_TRY(need_text(c, true, &c->data.evaluation, "data.evaluation.text", err));
     BK_TRY(check_quant(c, "weight", &c->quant.weight, err));
     BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
     BK_TRY(check_quant(c, "value", &c->quant.value, err));
+    BK_TRY(check_gptq(c, err));
     if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)
         return refuse(c, BK_EINVAL, "data.training.validation", err,
                       "train.keep: best needs validation windows (or set train.keep: last)");
@@ -119,7 +174,8 @@ bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const c
     } files[] = {
         {true, "model", c->model},
         {uses_detection(c), "data.detection.text", c->data.detection.text},
-        {uses_calibration(c), "data.calibration.text", c->data.calibration.text},
+        {uses_calibration_text(c), "data.calibration.text", c->data.calibration.text},
+        {bk_run_needs_statistics(c), "data.statistics.text", c->data.statistics.text},
         {uses_training(c), "data.training.text", c->data.training.text},
         {true, "data.evaluation.text", c->data.evaluation.text},
     };
@@ -154,6 +210,7 @@ static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_
         int64_t tokens, prefix;
     } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen, 0},
                {own, "data.calibration.seqlen", c->data.calibration.seqlen, prefix},
+               {bk_run_needs_statistics(c), "data.statistics.seqlen", c->data.statistics.seqlen, prefix},
                {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen, prefix},
                {true, "data.evaluation.seqlen", c->data.evaluation.seqlen, prefix}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "backends/kernels.h"
@@ -9,12 +10,9 @@
 #define BIG 9007199254740991.0 /* 2^53 - 1: exact in every JSON reader */
 #define MILLION 1e6
 
-/* "|a|b|c" from the lists themselves. */
-static const char quantizers[] =
-#define BK_QUANTIZER(name) "|" #name
-#include "quant/quantizers.def"
-#undef BK_QUANTIZER
-    ;
+static char quantizers[BK_QUANTIZERS_MAX * BK_NAME_SIZE + 1]; /* "a|b|c" */
+const char *const bk_quantizer_choices = quantizers;
+/* "|a|b|c" from the list itself. */
 static const char backends[] =
 #define BK_BACKEND(name, constructor, about) "|" #name
 #include "experiments/backends.def"
@@ -23,14 +21,16 @@ static const char backends[] =
 
 /* The keys of one way of quantizing. No default of their own: the scheme gives it. */
 #define QUANT(f)                                                                                                  \
-    {"quant." #f ".quantizer", BK_KEY_NAME, AT(quant.f.quantizer), NULL, 0, 0, quantizers + 1, "how steps are found"},           \
+    {"quant." #f ".quantizer", BK_KEY_NAME, AT(quant.f.quantizer), NULL, 0, 0, quantizers, "how steps are found (brick list quantizers)"},           \
     {"quant." #f ".bits", BK_KEY_BITS, AT(quant.f.bits), NULL, 2, 16, BITS, "bits of a code; 16 = not quantized"},            \
     {"quant." #f ".symmetric", BK_KEY_BOOL, AT(quant.f.symmetric), NULL, 0, 0, NULL, "without a zero point"},                 \
     {"quant." #f ".step", BK_KEY_EITHER, AT(quant.f.restricted), "full", 0, 0, "full|restricted",                                    \
      "symmetric step: 2 max / (2^bits - 1), or max / (2^(bits-1) - 1)"},                                                     \
     {"quant." #f ".granularity", BK_KEY_ENUM, AT(quant.f.granularity), NULL, 0, 0, GRAINS, "what shares a step"},            \
-    {"quant." #f ".group", BK_KEY_INT, AT(quant.f.group), NULL, 0, MILLION, NULL, "numbers per group; 0 without groups"},    \
-    {"quant." #f ".clip", BK_KEY_BOOL, AT(quant.f.clip), NULL, 0, 0, NULL, "dynamic: learned clipping factors"}
+    {"quant." #f ".group", BK_KEY_INT_OR, AT(quant.f.group), NULL, 0, MILLION, "auto",                                      \
+     "numbers per group; 0 without groups; auto: a head at o_in, else the largest power of two up to 128 that divides"},    \
+    {"quant." #f ".clip", BK_KEY_BOOL, AT(quant.f.clip), NULL, 0, 0, NULL, "dynamic: learned clipping factors"},             \
+    {"quant." #f, BK_KEY_REAL, AT(quant.f), NULL, 0, 0, NULL, NULL} /* the options of quantizers: bk_keys_complete */
 
 /* In the order of the enums. */
 #define GRAINS "tensor|channel|token|head|group"
@@ -41,7 +41,7 @@ _Static_assert(BK_OVERFLOW_WARN == 0 && BK_OVERFLOW_F32 == 1 && BK_OVERFLOW_ERRO
 _Static_assert(sizeof(bk_granularity) == sizeof(int), "BK_KEY_ENUM writes an int");
 _Static_assert(sizeof((bk_qspec *)0)->quantizer == BK_NAME_SIZE, "BK_KEY_NAME");
 
-const bk_key bk_keys[] = {
+static const bk_key fixed[] = {
     {"model", BK_KEY_PATH, AT(model), "", 0, 0, NULL, "GGUF file, Hugging Face folder, or model/ folder of a run"},
     {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, "prefixquant|quarot|rtn",
      "a named set of defaults (brick list methods)"},
@@ -62,6 +62,10 @@ const bk_key bk_keys[] = {
     {"data.calibration.samples", BK_KEY_INT, AT(data.calibration.samples), "4", 1, MILLION, NULL, "windows"},
     {"data.calibration.seqlen", BK_KEY_INT, AT(data.calibration.seqlen), "512", 2, MILLION, NULL,
      "tokens of a window; without a text of its own that of the training windows counts"},
+    {"data.statistics.text", BK_KEY_PATH, AT(data.statistics.text), "", 0, 0, NULL,
+     "text for what is fitted to activations: GPTQ, OffQ, SmoothQuant, AWQ, learned rotations; empty = that of calibration"},
+    {"data.statistics.samples", BK_KEY_INT, AT(data.statistics.samples), "128", 1, MILLION, NULL, "windows"},
+    {"data.statistics.seqlen", BK_KEY_INT, AT(data.statistics.seqlen), "2048", 2, MILLION, NULL, "tokens of a window"},
     {"data.training.text", BK_KEY_PATH, AT(data.training.text), "", 0, 0, NULL, "text for training"},
     {"data.training.samples", BK_KEY_INT, AT(data.training.samples), "64", 1, MILLION, NULL, "windows"},
     {"data.training.seqlen", BK_KEY_INT, AT(data.training.seqlen), "512", 2, MILLION, NULL, "tokens of a window"},
@@ -69,7 +73,7 @@ const bk_key bk_keys[] = {
      "windows in addition that choose the epoch to keep"},
     {"data.evaluation.text", BK_KEY_PATH, AT(data.evaluation.text), "", 0, 0, NULL, "text for perplexity"},
     {"data.evaluation.seqlen", BK_KEY_INT, AT(data.evaluation.seqlen), "2048", 2, MILLION, NULL, "tokens of a window"},
-    {"data.evaluation.windows", BK_KEY_WINDOWS, AT(data.evaluation.samples), "16", 1, MILLION, NULL,
+    {"data.evaluation.windows", BK_KEY_INT_OR, AT(data.evaluation.samples), "16", 1, MILLION, "all",
      "windows from the start of the text, or all"},
     {"data.bos", BK_KEY_ENUM, AT(data.bos), "auto", 0, 0, "auto|none",
      "auto: one at the start of a text if the tokenizer says so and no prefix is active"},
@@ -101,10 +105,16 @@ const bk_key bk_keys[] = {
     {"quant.skip", BK_KEY_SKIP, AT(quant.n_skip), "[]", 0, MILLION, NULL,
      "list of {block: N, site: NAME} that stay in full precision; one of the two may be left out"},
 
-    {"init.from", BK_KEY_ENUM, AT(init.from), "minmax", 0, 0, "minmax", "first weights and steps"},
+    {"init.from", BK_KEY_ENUM, AT(init.from), "minmax", 0, 0, "minmax|gptq", "first weights and steps"},
     {"init.search", BK_KEY_BOOL, AT(init.search), "true", 0, 0, NULL, "grid search of steps and clipping factors"},
     {"init.refresh", BK_KEY_BOOL, AT(init.refresh), "false", 0, 0, NULL, "search again before a block is trained, on its inputs for the first calibration.samples training samples"},
     {"init.range", BK_KEY_ENUM, AT(init.range), "max", 0, 0, "max|ema", "static ranges: true maximum, or average with weight 0.99"},
+
+    {"gptq.percdamp", BK_KEY_REAL, AT(gptq.percdamp), "0.01", 0, 1, NULL, "damping: of the mean of the Hessian's diagonal"},
+    {"gptq.act_order", BK_KEY_BOOL, AT(gptq.act_order), "false", 0, 0, NULL, "channels of large inputs first"},
+    {"gptq.static_groups", BK_KEY_BOOL, AT(gptq.static_groups), "false", 0, 0, NULL, "steps of groups before the rounding begins"},
+    {"gptq.mse_clip", BK_KEY_BOOL, AT(gptq.mse_clip), "true", 0, 0, NULL, "steps by the error of the weights they give, not by their range"},
+    {"gptq.act_quant", BK_KEY_BOOL, AT(gptq.act_quant), "false", 0, 0, NULL, "Hessians see quantized activations"},
 
     {"train.epochs", BK_KEY_INT, AT(train.epochs), "20", 0, MILLION, NULL, "passes over the training windows; 0 = no training"},
     {"train.batch", BK_KEY_INT, AT(train.batch), "4", 1, MILLION, NULL, "windows of a step"},
@@ -130,8 +140,92 @@ const bk_key bk_keys[] = {
     {"store.compression", BK_KEY_ENUM, AT(store.compression), "none", 0, 0, "none|gzip", "of targets in HDF5"},
     {"evaluate", BK_KEY_FLAGS, AT(evaluate), "[ppl]", 0, 0, "ppl|ablation", "list: perplexity, the table of the ablation"},
 };
-const int bk_key_count = sizeof bk_keys / sizeof bk_keys[0];
-_Static_assert(sizeof bk_keys / sizeof bk_keys[0] <= BK_KEY_LIMIT, "BK_KEY_LIMIT is too small");
+enum { FIXED = sizeof fixed / sizeof fixed[0] };
+_Static_assert(FIXED <= BK_KEY_LIMIT, "BK_KEY_LIMIT is too small");
+
+static bk_key table[BK_KEY_LIMIT];
+const bk_key *const bk_keys = table;
+int bk_key_count;
+
+/* Of the options in the table, by the same index: texts, whose they are, and the place that they are for. */
+static struct {
+    char path[64], initial[32];
+    const bk_quantizer *owner;
+    size_t spec;
+} option[BK_KEY_LIMIT];
+
+static void initial_text(const bk_option *o, char *to, size_t size)
+{
+    if (o->type == BK_OPTION_BOOL) snprintf(to, size, o->initial != 0 ? "true" : "false");
+    else bk_real_text(o->initial, to, size);
+}
+
+static void add_option(const bk_key *place, const bk_quantizer *q, int i)
+{
+    static const bk_key_type types[] = {[BK_OPTION_REAL] = BK_KEY_REAL, [BK_OPTION_INT] = BK_KEY_OPTION_INT, [BK_OPTION_BOOL] = BK_KEY_OPTION_BOOL};
+    const bk_option *o = &q->options[i];
+    int n = bk_key_count++;
+    snprintf(option[n].path, sizeof option[n].path, "%s.%s.%s", place->path, q->name, o->name);
+    initial_text(o, option[n].initial, sizeof option[n].initial);
+    option[n].owner = q;
+    option[n].spec = place->offset;
+    table[n] = (bk_key){option[n].path, types[o->type], place->offset + offsetof(bk_qspec, option) + (size_t)i * sizeof(double), option[n].initial,
+                        o->min, o->max, NULL, o->about};
+}
+
+static bk_status add_options(const bk_key *place, const bk_quantizer *q, bk_error *err)
+{
+    char path[64];
+    bool serves = strcmp(place->path, "quant.weight") == 0 ? q->for_weights : q->for_activations;
+    snprintf(path, sizeof path, "%s.%s", place->path, q->name);
+    if (bk_key_find(path) >= 0) return bk_fail(err, BK_EFORMAT, "a quantizer cannot be called `%s`: %s is a key of configs", q->name, path);
+    if (bk_key_count + q->n_options > BK_KEY_LIMIT - FIXED) return bk_fail(err, BK_EFORMAT, "too many options of quantizers: a config has %d keys", BK_KEY_LIMIT);
+    for (int i = 0; i < q->n_options && serves; i++) add_option(place, q, i);
+    return BK_OK;
+}
+
+bk_status bk_keys_complete(bk_error *err)
+{
+    bk_key_count = 0;
+    quantizers[0] = 0;
+    memset(option, 0, sizeof option);
+    for (int i = 0; i < bk_quantizer_count; i++) {
+        size_t n = strlen(quantizers);
+        snprintf(quantizers + n, sizeof quantizers - n, "%s%s", i ? "|" : "", bk_quantizers[i]->name);
+    }
+    for (int i = 0; i < FIXED; i++) {
+        bool place = !fixed[i].about;
+        if (!place) table[bk_key_count++] = fixed[i];
+        for (int k = 0; k < bk_quantizer_count && place; k++) BK_TRY(add_options(&fixed[i], bk_quantizers[k], err));
+    }
+    return BK_OK;
+}
+
+/* Before main, so that nobody sees the table empty. Those of quantizers.def fit: test_registry. */
+__attribute__((constructor)) static void complete_at_start(void)
+{
+    bk_status st = bk_keys_complete(NULL);
+    (void)st;
+}
+
+const bk_quantizer *bk_key_owner(const bk_key *k)
+{
+    return option[k - table].owner;
+}
+
+const bk_key *bk_key_chooser(const bk_key *k)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%.*s.quantizer", (int)(strlen(k->path) - strlen(bk_key_owner(k)->name) - 1 - strlen(strrchr(k->path, '.'))), k->path);
+    return &table[bk_key_find(path)];
+}
+
+bool bk_key_counts(const bk_run_config *c, const bk_key *k)
+{
+    const bk_quantizer *owner = bk_key_owner(k);
+    const bk_qspec *spec = (const void *)((const char *)c + option[k - table].spec);
+    return !owner || strcmp(spec->quantizer, owner->name) == 0;
+}
 
 int bk_key_find(const char *path)
 {

@@ -74,6 +74,16 @@ static const char *leaf_of(const char *path)
     return dot ? dot + 1 : path;
 }
 
+#define PLUGIN_HINT " (no quantizer here has it; is --plugin FILE.so missing?)"
+
+/* 2: quant.weight.bits, 3: quant.weight.<quantizer>.<option>; 0: not in this section. */
+static int depth_in_quant(const char *path)
+{
+    int dots = 0;
+    for (const char *c = path; *c; c++) dots += *c == '.';
+    return strncmp(path, "quant.", 6) == 0 ? dots : 0;
+}
+
 /* The nearest name in the same section, else a key of that name in another one. */
 const char *bk_key_nearest(const char *path, char *to, size_t size)
 {
@@ -87,6 +97,11 @@ const char *bk_key_nearest(const char *path, char *to, size_t size)
         snprintf(to, size, ", did you mean '%s%s%s'?", section, *section ? "." : "", near);
         return to;
     }
+    int depth = depth_in_quant(path);
+    if (depth > 2) {
+        snprintf(to, size, PLUGIN_HINT);
+        return to;
+    }
     for (int i = 0; i < bk_key_count; i++) w.word[i] = leaf_of(bk_keys[i].path);
     near = bk_suggest(leaf, w.word, (size_t)bk_key_count);
     to[0] = 0;
@@ -95,6 +110,7 @@ const char *bk_key_nearest(const char *path, char *to, size_t size)
         snprintf(to, size, ", did you mean '%s'?", bk_keys[i].path);
         break;
     }
+    if (!near && depth > 1) snprintf(to, size, PLUGIN_HINT);
     return to;
 }
 
@@ -209,7 +225,7 @@ static bk_status put_defaults(bk_run_config *c, bk_error *err)
 {
     for (int i = 0; i < bk_key_count; i++) {
         char setting[128];
-        if (!bk_keys[i].initial) continue;
+        if (!bk_keys[i].initial || bk_key_owner(&bk_keys[i])) continue; /* options: once the quantizer is known */
         snprintf(setting, sizeof setting, "%s=%s", bk_keys[i].path, bk_keys[i].initial);
         BK_TRY(put_setting(c, setting, BK_FROM_DEFAULT, err));
     }
@@ -267,7 +283,33 @@ static bk_status read_scheme(const bk_run_config *c, const assignment *named, bk
     return bk_fail(err, BK_EINVAL, "%s", why.msg);
 }
 
-/* Method and scheme first, in the layers where they are named; then every assignment that they do not override. */
+static void put_option_defaults(bk_run_config *c)
+{
+    bk_qspec *const place[] = {&c->quant.weight, &c->quant.activation, &c->quant.key, &c->quant.value};
+    for (int i = 0; i < 4; i++) bk_qspec_defaults(place[i]);
+}
+
+/* A later layer that chooses another quantizer, by a scheme or by name, drops the options that an earlier one sets. */
+static bk_status lay_option(bk_run_config *c, bk_run_config *scratch, const assignment *a, const assignment *scheme, bk_error *err)
+{
+    const bk_key *k = &bk_keys[a->key], *chooser = bk_key_chooser(k);
+    bool counts = bk_key_counts(c, k), dropped = scheme && a->source < scheme->source;
+    dropped = dropped || (!counts && a->source < c->place[chooser - bk_keys].source);
+    if (counts || dropped) return put(dropped ? scratch : c, a, err);
+    const char *chosen = (const char *)c + chooser->offset;
+    return bk_yaml_fail(a->y, a->value, err, "%s: is an option of the quantizer `%s`, and %s is `%s` here", k->path, bk_key_owner(k)->name,
+                        chooser->path, chosen);
+}
+
+static bk_status lay_options(const loader *l, bk_run_config *c, bk_run_config *scratch, const assignment *scheme)
+{
+    put_option_defaults(c);
+    for (int i = 0; i < l->n; i++)
+        if (bk_key_owner(&bk_keys[l->list[i].key])) BK_TRY(lay_option(c, scratch, &l->list[i], scheme, l->err));
+    return BK_OK;
+}
+
+/* Method and scheme first, in the layers where they are named; then every assignment that they do not override, options of quantizers last. */
 static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
 {
     BK_TRY(put_defaults(c, l->err));
@@ -288,11 +330,12 @@ static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
     for (int i = 0; i < l->n; i++) {
         const assignment *a = &l->list[i];
         const bk_key *k = &bk_keys[a->key];
+        if (bk_key_owner(k)) continue;
         bool overridden = (method && a->source < method->source && method_sets(m, k->path)) ||
                           (scheme && a->source < scheme->source && scheme_sets(k));
         BK_TRY(put(overridden ? scratch : c, a, l->err)); /* what is overridden must still be right */
     }
-    return BK_OK;
+    return lay_options(l, c, scratch, scheme);
 }
 
 static bk_status load_into(loader *l, const char *text, size_t len, const char *name, const char *const *sets, int n_sets,

@@ -38,13 +38,20 @@ bk_status bk_field_set(void *field, const bk_key *key, const bk_yaml *y, const b
 const char *bk_key_nearest(const char *path, char *to, size_t size);
 /* Text as a YAML scalar on one line: as it is where that is safe, else in double quotes. */
 void bk_yaml_print_text(FILE *to, const char *text);
+/* The fewest digits that read back as the same number. */
+void bk_real_text(double x, char *to, size_t size);
 /* Prints a value as YAML on one line. */
 void bk_key_print(FILE *to, const bk_run_config *c, const bk_key *key);
 
+/* The key that chooses the quantizer of an option's place. */
+const bk_key *bk_key_chooser(const bk_key *option);
+/* The choices of quant.<place>.quantizer, for comparison of pointers. */
+extern const char *const bk_quantizer_choices;
+
 /* Choices "a|b|c": number of them, and copies of the words (BK_CHOICES_MAX at most) into `room`. */
-#define BK_CHOICES_MAX 16
+#define BK_CHOICES_MAX BK_QUANTIZERS_MAX
 typedef struct bk_choices {
-    char room[160];
+    char room[BK_CHOICES_MAX * BK_NAME_SIZE + 1];
     const char *word[BK_CHOICES_MAX];
     int n;
 } bk_choices;

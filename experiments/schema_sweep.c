@@ -170,14 +170,15 @@ static bk_status read_range(const reader *r, int key, const bk_yaml_node *spec, 
         return FAIL(r, spec,
                     "%s: values are a list, {log: [lowest, highest, number]} or {linear: [lowest, highest, number]}",
                     k->path);
-    if (k->type != BK_KEY_INT && k->type != BK_KEY_REAL)
+    bool whole = k->type == BK_KEY_INT || k->type == BK_KEY_OPTION_INT;
+    if (!whole && k->type != BK_KEY_REAL)
         return FAIL(r, spec, "%s: %s is for numbers; list the values", k->path, kind->text);
     if (list->kind != BK_NODE_LIST || length(r, list) != 3)
         return FAIL(r, list, "%s: three numbers are expected: lowest, highest, how many", k->path);
     const bk_yaml_node *lo = child(r, list), *hi = after(r, lo), *n = after(r, hi);
     const bk_key end = {.path = k->path, .type = BK_KEY_REAL, .min = k->min, .max = k->max};
     const bk_key count = {.path = k->path, .type = BK_KEY_INT, .min = 2, .max = 1000};
-    *out = (range){.log = log, .whole = k->type == BK_KEY_INT};
+    *out = (range){.log = log, .whole = whole};
     BK_TRY(bk_field_set(&out->lo, &end, r->y, lo, r->err));
     BK_TRY(bk_field_set(&out->hi, &end, r->y, hi, r->err));
     BK_TRY(bk_field_set(&out->n, &count, r->y, n, r->err));

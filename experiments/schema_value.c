@@ -66,8 +66,9 @@ static bk_status choice(const target *t, const bk_yaml_node *v, const char *word
     *out = bk_choices_find(&c, word);
     if (*out >= 0) return BK_OK;
     char near[128];
+    const char *plugin = t->key->choices == bk_quantizer_choices ? " (is --plugin FILE.so missing?)" : "";
     bk_suggest_text(word, c.word, (size_t)c.n, near, sizeof near);
-    return FAIL(t, v, "%s: '%.60s' is not one of %s%s", t->key->path, word, t->key->choices, near);
+    return FAIL(t, v, "%s: '%.60s' is not one of %s%s%s", t->key->path, word, t->key->choices, near, plugin);
 }
 
 static bk_status whole(const target *t, const bk_yaml_node *v, int64_t *out)
@@ -87,19 +88,38 @@ static bk_status whole(const target *t, const bk_yaml_node *v, int64_t *out)
     return range(t, v, (double)n);
 }
 
-static bk_status set_bool(const target *t, const bk_yaml_node *v)
+static bk_status yes_or_no(const target *t, const bk_yaml_node *v, bool *yes)
 {
     BK_TRY(plain(t, v, "true or false"));
-    bool yes = strcmp(v->text, "true") == 0;
-    if (!yes && strcmp(v->text, "false") != 0)
-        return FAIL(t, v, "%s: true or false is expected, not '%.60s'", t->key->path, v->text);
-    *(bool *)t->field = yes;
+    *yes = strcmp(v->text, "true") == 0;
+    if (*yes || strcmp(v->text, "false") == 0) return BK_OK;
+    return FAIL(t, v, "%s: true or false is expected, not '%.60s'", t->key->path, v->text);
+}
+
+static bk_status set_bool(const target *t, const bk_yaml_node *v)
+{
+    return yes_or_no(t, v, t->field);
+}
+
+static bk_status set_option_bool(const target *t, const bk_yaml_node *v)
+{
+    bool yes;
+    BK_TRY(yes_or_no(t, v, &yes));
+    *(double *)t->field = yes;
     return BK_OK;
 }
 
 static bk_status set_int(const target *t, const bk_yaml_node *v)
 {
     return whole(t, v, t->field);
+}
+
+static bk_status set_option_int(const target *t, const bk_yaml_node *v)
+{
+    int64_t n;
+    BK_TRY(whole(t, v, &n));
+    *(double *)t->field = (double)n;
+    return BK_OK;
 }
 
 static bk_status set_bits(const target *t, const bk_yaml_node *v)
@@ -172,9 +192,9 @@ static bk_status set_name(const target *t, const bk_yaml_node *v)
     return BK_OK;
 }
 
-static bk_status set_windows(const target *t, const bk_yaml_node *v)
+static bk_status set_int_or(const target *t, const bk_yaml_node *v)
 {
-    if (v->kind == BK_NODE_SCALAR && strcmp(v->text, "all") == 0) {
+    if (v->kind == BK_NODE_SCALAR && strcmp(v->text, t->key->choices) == 0) {
         *(int64_t *)t->field = -1;
         return BK_OK;
     }
@@ -325,18 +345,16 @@ void bk_yaml_print_text(FILE *to, const char *text)
     fputc('"', to);
 }
 
-static void print_real(FILE *to, double x)
+void bk_real_text(double x, char *to, size_t size)
 {
-    char text[40];
     if (x == floor(x) && fabs(x) < 1e15) {
-        fprintf(to, "%.0f", x);
+        snprintf(to, size, "%.0f", x);
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, x);
-        if (strtod(text, NULL) == x) break;
+        snprintf(to, size, "%.*g", digits, x);
+        if (strtod(to, NULL) == x) break;
     }
-    fputs(text, to);
 }
 
 static void print_bool(FILE *to, const void *field, const bk_key *key)
@@ -361,16 +379,24 @@ static void print_bits(FILE *to, const void *field, const bk_key *key)
 static void print_int(FILE *to, const void *field, const bk_key *key)
 {
     int64_t n = *(const int64_t *)field;
-    if (key->type == BK_KEY_WINDOWS && n < 0)
-        fputs("all", to);
+    if (key->type == BK_KEY_INT_OR && n < 0)
+        fputs(key->choices, to);
     else
         fprintf(to, "%lld", (long long)n);
 }
 
 static void print_number(FILE *to, const void *field, const bk_key *key)
 {
+    char text[40];
     (void)key;
-    print_real(to, *(const double *)field);
+    bk_real_text(*(const double *)field, text, sizeof text);
+    fputs(text, to);
+}
+
+static void print_option_bool(FILE *to, const void *field, const bk_key *key)
+{
+    (void)key;
+    fputs(*(const double *)field != 0 ? "true" : "false", to);
 }
 
 static void print_string(FILE *to, const void *field, const bk_key *key)
@@ -441,10 +467,12 @@ static const struct {
     [BK_KEY_NAME] = {set_name, print_string},
     [BK_KEY_WORD] = {set_word, print_string},
     [BK_KEY_PATH] = {set_path, print_string},
-    [BK_KEY_WINDOWS] = {set_windows, print_int},
+    [BK_KEY_INT_OR] = {set_int_or, print_int},
     [BK_KEY_FLAGS] = {set_flags, print_flags},
     [BK_KEY_PREFIX] = {set_prefix, print_prefix},
     [BK_KEY_SKIP] = {set_skip, print_skip},
+    [BK_KEY_OPTION_INT] = {set_option_int, print_number},
+    [BK_KEY_OPTION_BOOL] = {set_option_bool, print_option_bool},
 };
 
 bk_status bk_field_set(void *field, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "experiments/schema_priv.h"
+#include "quant/plugin.h"
 
 /* A value as text, malloc'd; NULL when memory is out. */
 static char *value_text(const bk_run_config *c, const bk_key *key)
@@ -38,9 +39,12 @@ char *bk_run_config_write(const bk_run_config *c)
     size_t len;
     FILE *f = open_memstream(&text, &len);
     if (!f) return NULL;
+    const char *before = NULL;
     for (int i = 0; i < bk_key_count; i++) {
         int indent;
-        const char *leaf = open_sections(f, i ? bk_keys[i - 1].path : NULL, bk_keys[i].path, &indent);
+        if (!bk_key_counts(c, &bk_keys[i])) continue;
+        const char *leaf = open_sections(f, before, bk_keys[i].path, &indent);
+        before = bk_keys[i].path;
         fprintf(f, "%*s%s: ", indent, "", leaf);
         bk_key_print(f, c, &bk_keys[i]);
         fputc('\n', f);
@@ -75,6 +79,7 @@ const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, c
 {
     for (int i = 0; i < bk_key_count; i++) {
         if (!taken(bk_keys[i].path, prefixes)) continue;
+        if (!bk_key_counts(a, &bk_keys[i]) || !bk_key_counts(b, &bk_keys[i])) continue; /* the quantizers differ, and their key comes first */
         char *x = value_text(a, &bk_keys[i]), *y = value_text(b, &bk_keys[i]);
         bool same = x && y && strcmp(x, y) == 0;
         if (!same) {
@@ -95,6 +100,16 @@ static bool names_a_key(const char *prefix)
     return false;
 }
 
+/* Quantizers of the same name from two plugins are two. */
+static void print_for_hash(FILE *to, const bk_run_config *c, const bk_key *k)
+{
+    fprintf(to, "%s: ", k->path);
+    bk_key_print(to, c, k);
+    const char *plugin = k->choices == bk_quantizer_choices ? bk_plugin_sha256((const char *)c + k->offset) : NULL;
+    if (plugin) fprintf(to, " of plugin %s", plugin);
+    fputc('\n', to);
+}
+
 bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefixes, char **text, bk_error *err)
 {
     for (const char *const *p = prefixes; p && *p; p++)
@@ -103,12 +118,8 @@ bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefi
     *text = NULL;
     FILE *f = open_memstream(text, &len);
     if (!f) return bk_fail(err, BK_ENOMEM, "no memory for the text of a config");
-    for (int i = 0; i < bk_key_count; i++) {
-        if (!taken(bk_keys[i].path, prefixes)) continue;
-        fprintf(f, "%s: ", bk_keys[i].path);
-        bk_key_print(f, c, &bk_keys[i]);
-        fputc('\n', f);
-    }
+    for (int i = 0; i < bk_key_count; i++)
+        if (taken(bk_keys[i].path, prefixes) && bk_key_counts(c, &bk_keys[i])) print_for_hash(f, c, &bk_keys[i]);
     if (fclose(f) == 0) return BK_OK;
     free(*text);
     *text = NULL;
@@ -118,10 +129,12 @@ bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefi
 static void print_type(FILE *to, const bk_key *k)
 {
     switch (k->type) {
+    case BK_KEY_OPTION_BOOL:
     case BK_KEY_BOOL: fputs("true|false", to); return;
     case BK_KEY_REAL: fprintf(to, "number %.7g..%.7g", k->min, k->max); return;
+    case BK_KEY_OPTION_INT:
     case BK_KEY_INT: fprintf(to, "whole number %.0f..%.0f", k->min, k->max); return;
-    case BK_KEY_WINDOWS: fprintf(to, "whole number %.0f..%.0f | all", k->min, k->max); return;
+    case BK_KEY_INT_OR: fprintf(to, "whole number %.0f..%.0f | %s", k->min, k->max, k->choices); return;
     case BK_KEY_FLAGS: fprintf(to, "list of %s", k->choices); return;
     case BK_KEY_PREFIX: fprintf(to, "%s|[ids]", k->choices); return;
     case BK_KEY_SKIP: fputs("list of {block, site}", to); return;
@@ -134,18 +147,20 @@ static void print_type(FILE *to, const bk_key *k)
     }
 }
 
+void bk_key_help(FILE *to, int indent, const bk_key *k)
+{
+    fprintf(to, "%*s%s: ", indent, "", k->path);
+    print_type(to, k);
+    if (!k->initial)
+        fprintf(to, " (default: the %s's)\n", strcmp(k->path, "scheme") == 0 ? "method" : "scheme");
+    else if (*k->initial)
+        fprintf(to, " (default %s)\n", k->initial);
+    else
+        fputc('\n', to);
+    fprintf(to, "%*s%s\n", indent + 4, "", k->about);
+}
+
 void bk_run_config_help(FILE *to)
 {
-    for (int i = 0; i < bk_key_count; i++) {
-        const bk_key *k = &bk_keys[i];
-        fprintf(to, "%s: ", k->path);
-        print_type(to, k);
-        if (!k->initial)
-            fprintf(to, " (default: the %s's)\n", strcmp(k->path, "scheme") == 0 ? "method" : "scheme");
-        else if (*k->initial)
-            fprintf(to, " (default %s)\n", k->initial);
-        else
-            fputc('\n', to);
-        fprintf(to, "    %s\n", k->about);
-    }
+    for (int i = 0; i < bk_key_count; i++) bk_key_help(to, 0, &bk_keys[i]);
 }

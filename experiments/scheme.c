@@ -25,7 +25,7 @@ const int bk_method_count = sizeof bk_methods / sizeof bk_methods[0];
 
 const char *const bk_common_schemes[] = {
     "W4A4KV4-static", "W4A4KV4-dynamic", "W4A8KV4-static", "W4A8KV4-dynamic", "W8A8-static",
-    "W8A8KV8-static", "W4A4KV4-dynamic-asym", "W4A16-g128", "W3A16-g128", "W2A16-g128",
+    "W8A8KV8-static", "W4A4KV4-dynamic-asym", "W4A4KV4-dynamic-asym-gauto", "W4A16-g128", "W3A16-g128", "W2A16-g128",
 };
 const int bk_common_scheme_count = sizeof bk_common_schemes / sizeof bk_common_schemes[0];
 
@@ -36,7 +36,9 @@ const bk_method *bk_method_find(const char *name)
     return NULL;
 }
 
-#define GRAMMAR "a scheme is W<bits>A<bits>[KV<bits>]-static|dynamic[-asym] or W<bits>A16[-g<size>], as W4A4KV4-static or W3A16-g128"
+#define GRAMMAR                                                                                                                      \
+    "a scheme is W<bits>A<bits>[KV<bits>]-static|dynamic[-asym], with -g<size>|-gauto behind -dynamic[-asym], or W<bits>A16[-g<size>], as "  \
+    "W4A4KV4-static or W3A16-g128"
 
 /* Letters as schemes have them: large up to the first '-', small behind it. */
 static void as_written(const char *text, char *to, size_t size)
@@ -100,6 +102,7 @@ static bk_qspec part(const char *quantizer, int64_t bits, bool symmetric, bk_gra
 {
     bk_qspec q = {.bits = (int)bits, .symmetric = symmetric, .granularity = grain, .clip = clip};
     snprintf(q.quantizer, sizeof q.quantizer, "%s", quantizer);
+    bk_qspec_defaults(&q);
     return q;
 }
 
@@ -128,6 +131,14 @@ static void spread(bk_scheme *s, int64_t w, int64_t a, int64_t kv, bool dynamic,
     s->value = part(quantizer, kv, !asym, cache, dynamic);
 }
 
+/* Activations in groups: nothing is clipped, since factors about 0 do not fit groups whose offset the zero point takes. */
+static void in_groups(bk_scheme *s, int64_t group)
+{
+    s->activation.granularity = BK_PER_GROUP;
+    s->activation.group = group;
+    s->activation.clip = s->value.clip = false;
+}
+
 bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err)
 {
     const char *p = text;
@@ -140,8 +151,12 @@ bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err)
     if (!dynamic && !take(&p, "-static"))
         return wrong(err, text, *p ? "-static or -dynamic is expected" : "-static or -dynamic is missing");
     bool asym = take(&p, "-asym");
-    if (*p) return wrong(err, text, "there is more at the end than -asym");
+    int64_t group = 0;
+    if (dynamic && take(&p, "-gauto")) group = BK_GROUP_AUTO;
+    else if (dynamic && take(&p, "-g") && !take_number(&p, &group)) return wrong(err, text, "-g<size> or -gauto is expected");
+    if (*p) return wrong(err, text, dynamic ? "there is more at the end" : "there is more at the end than -asym");
     spread(out, w, a, kv, dynamic, asym);
+    if (group) in_groups(out, group);
     return BK_OK;
 }
 
@@ -154,7 +169,8 @@ static void describe(FILE *to, const char *name, const bk_qspec *q)
     bool token_too = strcmp(q->quantizer, "dynamic") == 0 && q->granularity != BK_PER_TOKEN;
     fprintf(to, "%s %d bit %s %s per %s%s", name, q->bits, q->symmetric ? "symmetric" : "asymmetric", q->quantizer,
             token_too ? "token and " : "", bk_granularity_name[q->granularity]);
-    if (q->group) fprintf(to, " of %lld", (long long)q->group);
+    if (q->group > 0) fprintf(to, " of %lld", (long long)q->group);
+    if (q->group == BK_GROUP_AUTO) fputs(" of up to 128", to);
     if (q->clip) fputs(" with clipping factors", to);
 }
 

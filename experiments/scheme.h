@@ -10,7 +10,7 @@ typedef struct bk_scheme {
     bool weight_only; /* A16: R1 and R2 only */
 } bk_scheme;
 
-/* W<b>A<b>[KV<b>]-static|dynamic, W<b>A16[-g<G>], suffix -asym. BK_EINVAL says which part is wrong. */
+/* W<b>A<b>[KV<b>]-static|dynamic[-asym], -dynamic[-asym]-g<G>|-gauto (activations in groups), W<b>A16[-g<G>]. BK_EINVAL says which part is wrong. */
 bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err) BK_MUST_USE;
 /* One line: "weight 4 bit symmetric per channel; activation ...". */
 void bk_scheme_describe(const bk_scheme *s, char *to, size_t size);

@@ -14,8 +14,8 @@
 
 #define MAX_LEDGER ((size_t)1 << 28)
 
-static const char *const detection_keys[] = {"rotation.", "prefix.threshold", "prefix.bos", "seed", "backend", NULL};
-static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
+static const char *const detection_keys[] = {"prefix.threshold", "prefix.bos", "backend", NULL}; /* of the model as it is in the file */
+static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "gptq.", "seed", "backend", NULL};
 static const char *const targets_keys[] = {"rotation.", "prefix.overlap", "store.dtype", "store.overflow",
                                            "store.compression", "seed", "backend", NULL};
 static const char *const fp_keys[] = {"backend", NULL}; /* the initialised model: all else is in the hash of `init` */
@@ -23,8 +23,7 @@ static const char *const prefix_keys[] = {"rotation.", "prefix.overlap", "seed",
 static const char *const rtn_keys[] = {"quant.", "backend", NULL};
 static const char *const rotation_keys[] = {"rotation.", "quant.", "seed", "backend", NULL};
 static const char *const search_keys[] = {"rotation.", "quant.", "init.range", "seed", "backend", NULL};
-static const char *const no_prefix_keys[] = {"rotation.", "quant.", "init.search", "init.range", "seed", "backend",
-                                             NULL};
+static const char *const no_prefix_keys[] = {"rotation.", "quant.", "init.from", "init.search", "init.range", "gptq.", "seed", "backend", NULL};
 static const char *const text_keys[] = {"data.bos", "data.strip_bos", "data.parse_special", "data.join", NULL};
 
 /* --- what samples come from --- */
@@ -61,11 +60,12 @@ static void add_set(bk_text_buffer *b, const char *text, int64_t samples, int64_
 
 static void add_samples(bk_text_buffer *b, const bk_run_config *c, unsigned sets)
 {
-    const bk_data_config *d = &c->data.detection, *l = &c->data.calibration, *t = &c->data.training,
+    const bk_data_config *d = &c->data.detection, *l = &c->data.calibration, *s = &c->data.statistics, *t = &c->data.training,
                          *e = &c->data.evaluation;
     if (sets & BK_STAGE_DETECTION) add_set(b, bk_run_config_text(c, d), d->samples, d->seqlen);
     if ((sets & BK_STAGE_CALIBRATION) && bk_run_needs_calibration(c))
         add_set(b, bk_run_config_text(c, l), l->samples, *l->text ? l->seqlen : t->seqlen);
+    if ((sets & BK_STAGE_STATISTICS) && bk_run_needs_statistics(c)) add_set(b, bk_run_config_text(c, s), s->samples, s->seqlen);
     if (sets & BK_STAGE_TRAINING) add_set(b, t->text, t->samples + c->data.validation, t->seqlen);
     if (sets & BK_STAGE_EVALUATION) add_set(b, e->text, e->samples, e->seqlen);
     if ((sets & ~(unsigned)BK_STAGE_DETECTION) && c->data.bos == BK_BOS_AUTO)
@@ -134,7 +134,7 @@ static const struct {
     bool prefix;          /* reads it */
 } kinds[BK_STAGE_KINDS] = {
     [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, BK_STAGE_DETECTION, NONE, false},
-    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION, BK_STAGE_OUTLIERS, true},
+    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS, BK_STAGE_OUTLIERS, true},
     [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_OUTLIERS, true},
     [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false},
     [BK_STAGE_ROW_PREFIX] =
@@ -144,7 +144,8 @@ static const struct {
     [BK_STAGE_ROW_SEARCH] =
         {"row-search", search_keys, with_ablation, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false},
     [BK_STAGE_ROW_NO_PREFIX] =
-        {"row-no-prefix", no_prefix_keys, with_no_prefix, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false},
+        {"row-no-prefix", no_prefix_keys, with_no_prefix, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS,
+         NONE, false},
     [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false},
 };
 

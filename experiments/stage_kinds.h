@@ -22,7 +22,7 @@ typedef enum {
 } bk_stage_kind;
 
 /* Sets of samples that a stage reads. */
-enum { BK_STAGE_DETECTION = 1, BK_STAGE_CALIBRATION = 2, BK_STAGE_TRAINING = 4, BK_STAGE_EVALUATION = 8 };
+enum { BK_STAGE_DETECTION = 1, BK_STAGE_CALIBRATION = 2, BK_STAGE_TRAINING = 4, BK_STAGE_EVALUATION = 8, BK_STAGE_STATISTICS = 16 };
 
 const char *bk_stage_name(bk_stage_kind kind);
 /* Keys whose values are part of the stage's hash; the samples and the prefix that it reads are in it themselves. */

@@ -10,6 +10,7 @@
 #include "experiments/options.h"
 #include "experiments/run_view.h"
 #include "experiments/plan.h"
+#include "experiments/plugin.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 #include "io/lock.h"
@@ -144,6 +145,7 @@ int bk_verb_sweep(int argc, char **argv)
     bool only_list = false, json = false;
     const bk_opt opts[] = {{"--jobs", BK_OPT_INT, &jobs, "N", "the file's jobs, else 1", 1, 1024,
                             "points at a time; they share the processors"},
+                           BK_OPT_PLUGIN,
                            {"--out", BK_OPT_TEXT, &out, "DIR", "runs/<name of the file>", 0, 0,
                             "folder of the run folders and of results.csv, results.jsonl"},
                            {"--list", BK_OPT_FLAG, &only_list, NULL, NULL, 0, 0,

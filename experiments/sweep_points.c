@@ -52,7 +52,8 @@ static bk_status show_axes(const bk_sweep *s, bk_sweep_point *p, const bk_run_co
         size_t len;
         FILE *f = open_memstream(&p->shown[a], &len);
         if (!f) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
-        bk_key_print(f, c, &bk_keys[s->axis[a]]);
+        if (bk_key_counts(c, &bk_keys[s->axis[a]])) bk_key_print(f, c, &bk_keys[s->axis[a]]);
+        else fputc('-', f); /* no value of any key looks like that */
         if (fclose(f) != 0) return bk_fail(err, BK_ENOMEM, "no memory for the sweep");
     }
     return BK_OK;

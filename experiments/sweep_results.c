@@ -134,8 +134,9 @@ static bk_json *axis_json(const bk_sweep *s, int axis, const char *text)
 {
     bk_key_type t = bk_keys[s->axis[axis]].type;
     char *end;
-    bool is_number = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_WINDOWS;
-    if (t == BK_KEY_BOOL) return bk_json_of_bool(!strcmp(text, "true"));
+    bool is_number = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_INT_OR || t == BK_KEY_OPTION_INT;
+    if (!strcmp(text, "-")) return bk_json_null();
+    if (t == BK_KEY_BOOL || t == BK_KEY_OPTION_BOOL) return bk_json_of_bool(!strcmp(text, "true"));
     double x = strtod(text, &end);
     if (!is_number || *end) return bk_json_of_text(text);
     return t == BK_KEY_REAL ? bk_json_of_num(x) : bk_json_of_int(strtoll(text, NULL, 10));

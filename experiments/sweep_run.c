@@ -15,14 +15,16 @@
 #include <unistd.h>
 
 #include "experiments/log.h"
+#include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/progress.h"
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
+#include "quant/plugin.h"
 
 #define FOLDER (2 * BK_PATH_SIZE)
-#define WORDS (2 * BK_SWEEP_SETS + 16)
+#define WORDS (2 * BK_SWEEP_SETS + 2 * BK_PLUGINS_MAX + 16)
 #define LOG_TAIL 8192
 #define TURN_SECONDS 1 /* between looks at folders that others work in */
 
@@ -84,6 +86,10 @@ static void make_command(const bk_sweep_run *r, int point, int64_t stop_after, c
     for (int i = 0; i < n; i++) {
         c->word[w++] = (char *)(uintptr_t)"--set";
         c->word[w++] = (char *)(uintptr_t)sets[i];
+    }
+    for (int i = 0; i < bk_plugin_files.n; i++) { /* no more than are loaded */
+        c->word[w++] = (char *)(uintptr_t)"--plugin";
+        c->word[w++] = (char *)(uintptr_t)bk_plugin_files.item[i];
     }
     c->word[w++] = (char *)(uintptr_t)"--out";
     c->word[w++] = c->folder;

@@ -1,10 +1,10 @@
-/* Which brick this is. */
-#ifndef BK_VERSION_H
-#define BK_VERSION_H
+/* Which build of brick this is. */
+#ifndef BK_PROGRAM_H
+#define BK_PROGRAM_H
 
 #include "autograd/error.h"
+#include "autograd/version.h"
 
-#define BK_VERSION "0.1.0"
 #define BK_PROGRAM_FILE "/proc/self/exe"
 
 /* SHA-256 of the bytes of the program that runs: two builds that compute differently have the same version. */

@@ -1,4 +1,4 @@
-/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def, or a plugin (experiments/plugin.h).
+/* What a quantizer is. Adding one = one file in quant/ and one line in quantizers.def, or a plugin (quant/plugin.h).
  *
  * Life of an instance: setup (shapes checked, nothing allocated) -> params (learnables declared) -> the driver commits them ->
  * init (min-max values) -> factors (grid search) -> begin (soft values from the weight) -> apply (records fake-quant nodes, every forward),
@@ -20,6 +20,8 @@ enum { BK_GROUP_QUANT = 0, BK_GROUP_WEIGHT = 1, BK_GROUP_ROUND = 2, BK_GROUP_CON
 typedef enum bk_granularity { BK_PER_TENSOR, BK_PER_CHANNEL, BK_PER_TOKEN, BK_PER_HEAD, BK_PER_GROUP, BK_GRANULARITY_COUNT } bk_granularity;
 extern const char *const bk_granularity_name[BK_GRANULARITY_COUNT]; /* tensor channel token head group */
 
+#define BK_GROUP_AUTO (-1)
+
 /* How one tensor is quantized: the values of a config's quant.weight, quant.activation, quant.key, quant.value. */
 typedef struct bk_qspec {
     char quantizer[16]; /* affine | static | dynamic */
@@ -28,7 +30,7 @@ typedef struct bk_qspec {
     bool restricted;    /* step: restricted, s = max / (2^(N-1) - 1), instead of full, 2 max / (2^N - 1) (decision 2) */
     bool clip;          /* dynamic: learnable gamma (and beta when asymmetric) */
     bk_granularity granularity;
-    int64_t group;      /* for BK_PER_GROUP */
+    int64_t group;      /* for BK_PER_GROUP; BK_GROUP_AUTO: head_dim where there are heads, else bk_group_size of the columns */
     double option[BK_OPTIONS_MAX]; /* of that quantizer, in the order of its list */
 } bk_qspec;
 
@@ -40,7 +42,7 @@ typedef struct bk_option {
 } bk_option;
 
 /* What is quantized. Weights: [rows, cols] = [out, in]. Activations: rows = 0, any number of tokens of `cols` values; heads of head_dim at
- * K and V (0 elsewhere). */
+ * K, V and the input of o (0 elsewhere). */
 typedef struct bk_qshape {
     int64_t rows, cols, head_dim;
     const char *name; /* "q", "down_in": for messages and parameter names */
@@ -85,10 +87,21 @@ typedef struct bk_quantizer {
     bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out);
 } bk_quantizer;
 
-/* The registry (quantizers.def). */
-extern const bk_quantizer *const bk_quantizers[];
-extern const int bk_quantizer_count;
+/* The registry: those of quantizers.def, behind them those of plugins (quant/plugin.h). */
+#define BK_QUANTIZERS_MAX 64
+extern const bk_quantizer *bk_quantizers[BK_QUANTIZERS_MAX];
+extern int bk_quantizer_count;
 const bk_quantizer *bk_quantizer_find(const char *name); /* NULL if there is none */
+/* Options of the spec's quantizer at their defaults, the other places of the array 0. */
+void bk_qspec_defaults(bk_qspec *spec);
+/* Whether this build can use the table: its version, names, options, functions. BK_EFORMAT says what is wrong. */
+bk_status bk_quantizer_check(const bk_quantizer *q, bk_error *err) BK_MUST_USE;
+
+/* Columns that share a step: `group`, or what BK_GROUP_AUTO stands for. */
+int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape);
+
+/* Bits that one value takes with its share of steps and zero points, 16 bits each as papers count them; steps that are per tensor take none. */
+double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape);
 
 /* One quantizer at one place. */
 typedef struct bk_qinst {
@@ -102,7 +115,7 @@ typedef struct bk_qinst {
     } state;
 } bk_qinst;
 
-/* Finds the quantizer of spec and sets the instance up, switched on; bits >= 16 leaves q NULL. Unknown names are BK_EINVAL with the known ones. */
+/* Finds the quantizer of spec and sets the instance up, switched on, an automatic group size found; bits >= 16 leaves q NULL. Unknown names are BK_EINVAL with the known ones. */
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err) BK_MUST_USE;
 /* x itself when there is no quantizer or it is off. */
 bk_tensor *bk_qinst_apply(bk_ctx *ctx, bk_qinst *i, bk_tensor *x);

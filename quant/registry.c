@@ -1,18 +1,23 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "quant/hadamard.h"
 #include "quant/quantizer.h"
 
 #define BK_QUANTIZER(name) extern const bk_quantizer bk_quantizer_##name;
 #include "quant/quantizers.def"
 #undef BK_QUANTIZER
 
-const bk_quantizer *const bk_quantizers[] = {
+const bk_quantizer *bk_quantizers[BK_QUANTIZERS_MAX] = {
 #define BK_QUANTIZER(name) &bk_quantizer_##name,
 #include "quant/quantizers.def"
 #undef BK_QUANTIZER
 };
-const int bk_quantizer_count = sizeof bk_quantizers / sizeof bk_quantizers[0];
+int bk_quantizer_count = 0
+#define BK_QUANTIZER(name) +1
+#include "quant/quantizers.def"
+#undef BK_QUANTIZER
+    ;
 
 const char *const bk_granularity_name[BK_GRANULARITY_COUNT] = {"tensor", "channel", "token", "head", "group"};
 
@@ -23,20 +28,43 @@ const bk_quantizer *bk_quantizer_find(const char *name)
     return NULL;
 }
 
+void bk_qspec_defaults(bk_qspec *spec)
+{
+    const bk_quantizer *q = bk_quantizer_find(spec->quantizer);
+    for (int i = 0; i < BK_OPTIONS_MAX; i++) spec->option[i] = q && i < q->n_options ? q->options[i].initial : 0;
+}
+
 static bk_status unknown(const char *name, bk_error *err)
 {
-    char known[256] = "";
+    char known[512] = "";
     for (int i = 0; i < bk_quantizer_count; i++) {
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", bk_quantizers[i]->name);
     }
-    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s", name, known);
+    return bk_fail(err, BK_EINVAL, "there is no quantizer `%s`; known: %s (is --plugin FILE.so missing?)", name, known);
+}
+
+int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape)
+{
+    if (spec->group != BK_GROUP_AUTO) return spec->group;
+    return shape->head_dim ? shape->head_dim : bk_group_size(shape->cols);
+}
+
+double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape)
+{
+    const int64_t share[BK_GRANULARITY_COUNT] = {[BK_PER_CHANNEL] = shape->cols, [BK_PER_TOKEN] = shape->cols,
+                                                 [BK_PER_HEAD] = strcmp(spec->quantizer, "static") ? shape->head_dim : 0,
+                                                 [BK_PER_GROUP] = bk_qspec_group(spec, shape)};
+    int64_t values = share[spec->granularity];
+    if (spec->bits >= 16 || !values) return spec->bits;
+    return spec->bits + (spec->symmetric ? 16.0 : 32.0) / (double)values;
 }
 
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
 {
     memset(i, 0, sizeof *i);
     i->spec = *spec;
+    i->spec.group = bk_qspec_group(spec, shape);
     i->shape = *shape;
     if (spec->bits >= 16) return BK_OK;
     if (spec->bits < 2 || spec->bits > 8) return bk_fail(err, BK_EINVAL, "%s: %d bits; want 2 to 8, or 16 for none", shape->name, spec->bits);
@@ -44,7 +72,7 @@ bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *sha
     if (!q) return unknown(spec->quantizer, err);
     if (shape->rows ? !q->for_weights : !q->for_activations)
         return bk_fail(err, BK_EINVAL, "%s: quantizer `%s` is not for %s", shape->name, q->name, shape->rows ? "weights" : "activations");
-    BK_TRY(q->setup(i->state.bytes, spec, shape, err));
+    BK_TRY(q->setup(i->state.bytes, &i->spec, shape, err));
     i->q = q;
     i->on = true;
     return BK_OK;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "autograd/op.h"
+#include "backends/scalar/quant.h"
 
 void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax)
 {
@@ -11,30 +12,9 @@ void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax)
     *qmax = symmetric ? (1 << (bits - 1)) - 1 : (1 << bits) - 1;
 }
 
-/* s = 2 m / Q puts the largest magnitude on a half step; lowered by ulps until it lies on or above it, whatever the rounding (decision 22). */
-static float full_step(float m, int bits)
-{
-    float half = (float)((1 << bits) - 1) / 2, s = m / half;
-    while (s > 0 && m / s < half) s = nextafterf(s, 0);
-    return s;
-}
-
 void bk_step_of_range(int bits, bool symmetric, bool restricted, float lo, float hi, float *s, float *z)
 {
-    *z = 0;
-    if (symmetric) {
-        float m = fmaxf(fabsf(lo), fabsf(hi));
-        *s = restricted ? m / (float)((1 << (bits - 1)) - 1) : full_step(m, bits);
-    } else if (lo == hi) {
-        *s = fabsf(hi); /* a constant is one step away from zero */
-        *z = hi < 0 ? 1 : 0;
-    } else {
-        lo = fminf(lo, 0);
-        hi = fmaxf(hi, 0);
-        *s = hi / (float)((1 << bits) - 1) - lo / (float)((1 << bits) - 1); /* hi - lo could overflow */
-        *z = *s > 0 ? rintf(-lo / *s) : 0;
-    }
-    if (!(*s > 1e-30f)) *s = 1;
+    bk_quant_step(bits, symmetric, restricted, lo, hi, s, z);
 }
 
 bk_status bk_steps_setup(bk_steps *q, const bk_qspec *spec, const bk_qshape *shape, int64_t group, bk_error *err)

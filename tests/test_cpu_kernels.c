@@ -411,6 +411,34 @@ static void eigh(backend be, outputs *o)
     RUN(be, eigh, &a);
 }
 
+static bk_fit_steps_args fit_of(backend be, outputs *o, int64_t rows, int64_t cols, int64_t group, int symmetric, int clip, const float *x)
+{
+    int64_t steps = rows * cols / group;
+    bk_fit_steps_args f = {rows, cols, group, 3, symmetric, clip, clip, x, real_out(o, steps), 0};
+    if (!symmetric) f.zero = real_out(o, steps);
+    RUN(be, fit_steps, &f);
+    return f;
+}
+
+/* A triangle like those of real Hessians: diagonal 1, the rest smaller the further away; and any order */
+static void rounded(backend be, outputs *o, int64_t group, int symmetric, int refit, int clip)
+{
+    enum { R = 50, C = 300 };
+    double *u = doubles(C * C, 2);
+    int32_t order[C];
+    for (int i = 0; i < C * C; i++) u[i] = i % C < i / C ? NAN : i % C == i / C ? 1 : 0.2 * u[i] / (1 + i % C - i / C);
+    for (int i = 0; i < C; i++) order[i] = (i * 7 + 3) % C;
+    float *w = real_out(o, R * C);
+    bk_gptq_args a = {fit_of(be, o, R, C, group, symmetric, clip, w), refit, clip ? order : 0, u, w, code_out(o, R * C), double_out(o, R)};
+    RUN(be, gptq, &a);
+    a.u = 0;
+    RUN(be, gptq, &a);
+}
+static void gptq_rows(backend be, outputs *o) { rounded(be, o, 300, 1, 0, 0); }
+static void gptq_small_groups(backend be, outputs *o) { rounded(be, o, 60, 0, 1, 0); }
+static void gptq_large_groups(backend be, outputs *o) { rounded(be, o, 150, 1, 1, 1); }
+static void gptq_static_groups(backend be, outputs *o) { rounded(be, o, 100, 0, 0, 1); }
+
 typedef struct kernel_case {
     const char *name;
     void (*run)(backend, outputs *);
@@ -427,6 +455,7 @@ static const kernel_case cases[] = {
     CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
     CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
     CASE(gemm_f64), CASE(gram), CASE(inverse_root), CASE(eigh),
+    CASE(gptq_rows), CASE(gptq_small_groups), CASE(gptq_large_groups), CASE(gptq_static_groups),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -181,7 +181,7 @@ static const struct {
     {"train.lr_quant=1e-2", 0},
     {"prefix.mode=[1]", BIT(INIT) | BIT(ROW_PREFIX) | BIT(ROW_INIT)},
     {"prefix.overlap=true", BIT(INIT) | BIT(ROW_PREFIX) | BIT(ROW_INIT)},
-    {"rotation.r4=false", ~(BIT(ROW_FP) | BIT(ROW_RTN))},
+    {"rotation.r4=false", ~(BIT(OUTLIERS) | BIT(ROW_FP) | BIT(ROW_RTN))},
     {"seed=3", ~(BIT(ROW_FP) | BIT(ROW_RTN))},
     {"scheme=W4A8KV8-static", ~(BIT(OUTLIERS) | BIT(ROW_FP) | BIT(ROW_PREFIX))},
     {"init.search=false", BIT(INIT) | BIT(ROW_NO_PREFIX) | BIT(ROW_INIT)},

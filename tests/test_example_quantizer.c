@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "autograd/rng.h"
-#include "examples/quantizer_ternary.c"
+#include "examples/quantizer_odd.c"
 #include "ops/ops.h"
 
 enum { ROWS = 4, COLS = 8, GROUP = 4, N = ROWS * COLS, TOKENS = 16 };
@@ -26,20 +26,22 @@ static void ok(bk_status st, const bk_error *err)
     ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
 }
 
-static bk_qspec ternary_spec(bk_granularity granularity)
+/* Three codes of two bits, five of three. */
+static bk_qspec odd_spec(bk_granularity granularity, int codes)
 {
-    return (bk_qspec){.quantizer = "ternary", .bits = 2, .symmetric = true, .restricted = true, .granularity = granularity, .group = GROUP};
+    return (bk_qspec){.quantizer = "odd", .bits = codes == 3 ? 2 : 3, .symmetric = true, .restricted = true, .granularity = granularity, .group = GROUP,
+                      .option = {codes}};
 }
 
 static bk_status setup_as(bk_qinst *q, const bk_qspec *spec, bk_error *err)
 {
-    *q = (bk_qinst){.q = &bk_quantizer_ternary, .spec = *spec, .shape = {.rows = ROWS, .cols = COLS, .name = "q"}, .on = true};
+    *q = (bk_qinst){.q = &bk_quantizer_odd, .spec = *spec, .shape = {.rows = ROWS, .cols = COLS, .name = "q"}, .on = true};
     return q->q->setup(q->state.bytes, spec, &q->shape, err);
 }
 
-static void open_fixture(fixture *f, const bk_backend *be, bk_granularity granularity)
+static void open_fixture(fixture *f, const bk_backend *be, bk_granularity granularity, int codes)
 {
-    bk_qspec spec = ternary_spec(granularity);
+    bk_qspec spec = odd_spec(granularity, codes);
     int64_t dim[2] = {ROWS, COLS}, group = granularity == BK_PER_GROUP ? GROUP : COLS;
     *f = (fixture){.be = be};
     ok(setup_as(&f->q, &spec, &f->err), &f->err);
@@ -91,11 +93,11 @@ static void read_all(fixture *f, const char *name, float *out)
     ok(bk_read(f->be, t, 0, out, bk_numel(t), &f->err), &f->err);
 }
 
-START_TEST(values_are_minus_s_zero_or_s)
+START_TEST(three_codes_give_minus_s_zero_or_s)
 {
     fixture f;
     float y[N], s[N];
-    open_fixture(&f, backend(_i), BK_PER_GROUP);
+    open_fixture(&f, backend(_i), BK_PER_GROUP, 3);
     quantize(&f, y);
     read_all(&f, "w_q.step", s);
     for (int i = 0; i < N; i++)
@@ -104,18 +106,20 @@ START_TEST(values_are_minus_s_zero_or_s)
 }
 END_TEST
 
-START_TEST(the_first_step_is_the_largest_magnitude)
+START_TEST(the_first_step_puts_the_largest_magnitude_on_the_outermost_code)
 {
-    fixture f;
-    float s[N];
-    open_fixture(&f, backend(_i), BK_PER_CHANNEL);
-    read_all(&f, "w_q.step", s);
-    for (int r = 0; r < ROWS; r++) {
-        float m = 0;
-        for (int c = 0; c < COLS; c++) m = fmaxf(m, fabsf(f.w0[r * COLS + c]));
-        ck_assert_msg(s[r] == m, "step %g, largest magnitude %g", (double)s[r], (double)m);
+    for (int codes = 3; codes <= 5; codes += 2) {
+        fixture f;
+        float s[N];
+        open_fixture(&f, backend(_i), BK_PER_CHANNEL, codes);
+        read_all(&f, "w_q.step", s);
+        for (int r = 0; r < ROWS; r++) {
+            float m = 0, k = (float)(codes / 2);
+            for (int c = 0; c < COLS; c++) m = fmaxf(m, fabsf(f.w0[r * COLS + c]));
+            ck_assert_msg(s[r] == m / k, "%d codes: step %g, largest magnitude %g", codes, (double)s[r], (double)m);
+        }
+        close_fixture(&f);
     }
-    close_fixture(&f);
 }
 END_TEST
 
@@ -126,16 +130,16 @@ START_TEST(codes_lie_in_range_and_harden_to_what_apply_gives)
     float y[N], s[N], again[N];
     int32_t c[N];
     bk_codes out = {.codes = NULL};
-    open_fixture(&f, backend(_i), BK_PER_GROUP);
+    open_fixture(&f, backend(_i % 2), BK_PER_GROUP, _i < 2 ? 3 : 5);
     quantize(&f, y);
     read_all(&f, "w_q.step", s);
     ok(bk_tensor_create(f.be, BK_I32, 2, f.w->dim, "codes", &out.codes, &f.err), &f.err);
     ok(f.q.q->codes(f.ctx, f.q.state.bytes, f.w, &out), &f.err);
     ok(bk_read_i32(f.be, out.codes, 0, c, N, &f.err), &f.err);
     bk_tensor_destroy(f.be, out.codes);
-    ck_assert_int_eq(out.qmin, -2);
+    ck_assert_int_eq(out.qmin, _i < 2 ? -2 : -4);
     for (int i = 0; i < N; i++) {
-        ck_assert_msg(c[i] >= -1 && c[i] <= 1, "code %d", c[i]);
+        ck_assert_msg(abs(c[i]) <= (_i < 2 ? 1 : 2), "code %d", c[i]);
         float hard = (float)c[i] * s[i / GROUP];
         ck_assert_msg(hard == y[i], "code %d is %g, apply gave %g", c[i], (double)hard, (double)y[i]);
     }
@@ -171,7 +175,7 @@ START_TEST(steps_get_a_gradient_and_learn)
     fixture f;
     float v[TOKENS * COLS], y[TOKENS * ROWS], before[N], after[N], first = 0, last = 0;
     bk_tensor *x, *target;
-    open_fixture(&f, backend(_i), BK_PER_CHANNEL);
+    open_fixture(&f, backend(_i), BK_PER_CHANNEL, 3);
     ok(bk_tensor_create(f.be, BK_F32, 3, (int64_t[]){1, TOKENS, COLS}, "x", &x, &f.err), &f.err);
     ok(bk_tensor_create(f.be, BK_F32, 3, (int64_t[]){1, TOKENS, ROWS}, "target", &target, &f.err), &f.err);
     for (int i = 0; i < TOKENS * COLS; i++) v[i] = (float)bk_rng_normal(6, BK_RNG_TEST, (uint64_t)i);
@@ -200,10 +204,11 @@ END_TEST
 
 START_TEST(other_specs_are_refused_with_a_reason)
 {
-    static const char *const why[] = {"bits: 2", "symmetric", "step: restricted", "per token", "does not divide"};
-    for (int i = 0; i < 5; i++) {
-        bk_qspec spec = ternary_spec(i == 3 ? BK_PER_TOKEN : BK_PER_GROUP);
+    static const char *const why[] = {"3 codes of 4 bits", "symmetric", "step: restricted", "per token", "does not divide", "4 codes", "5 codes of 2 bits"};
+    for (int i = 0; i < 7; i++) {
+        bk_qspec spec = odd_spec(i == 3 ? BK_PER_TOKEN : BK_PER_GROUP, 3);
         if (i == 0) spec.bits = 4;
+        if (i >= 5) spec.option[0] = i == 5 ? 4 : 5;
         if (i == 1) spec.symmetric = false;
         if (i == 2) spec.restricted = false;
         if (i == 4) spec.group = 3;
@@ -218,10 +223,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("example quantizer");
-    TCase *t = tcase_create("ternary");
-    tcase_add_loop_test(t, values_are_minus_s_zero_or_s, 0, 2);
-    tcase_add_loop_test(t, the_first_step_is_the_largest_magnitude, 0, 2);
-    tcase_add_loop_test(t, codes_lie_in_range_and_harden_to_what_apply_gives, 0, 2);
+    TCase *t = tcase_create("odd");
+    tcase_add_loop_test(t, three_codes_give_minus_s_zero_or_s, 0, 2);
+    tcase_add_loop_test(t, the_first_step_puts_the_largest_magnitude_on_the_outermost_code, 0, 2);
+    tcase_add_loop_test(t, codes_lie_in_range_and_harden_to_what_apply_gives, 0, 4);
     tcase_add_loop_test(t, steps_get_a_gradient_and_learn, 0, 2);
     tcase_add_test(t, other_specs_are_refused_with_a_reason);
     suite_add_tcase(s, t);

@@ -67,7 +67,8 @@ static bk_status estimate_with(const char *const *sets, int n, bk_estimate *out,
     bk_rotation_spec spec = {.r1 = true, .r2 = true, .r3 = true, .r4 = true};
     ck_assert_int_eq(bk_rotation_create(&small, &spec, gain, &r, err), BK_OK);
     const bk_data_config *d = &c->data.detection;
-    bk_sample_counts samples = {d->samples, c->data.calibration.samples, c->data.training.samples, c->data.validation, 16};
+    bk_sample_counts samples = {.detection = d->samples, .calibration = c->data.calibration.samples, .statistics = c->data.statistics.samples,
+                                .training = c->data.training.samples, .validation = c->data.validation, .evaluation = 16};
     bk_status st = bk_estimate_run(c, &samples, r, bk_backend_named("cpu"), &(bk_rates){200, 0.05}, out, err);
     bk_rotation_free(r);
     free(c);
@@ -360,7 +361,7 @@ START_TEST(samples_are_counted_as_the_text_has_them)
     ck_assert_int_eq(n.training, 9);
     ck_assert_int_eq(n.validation, 1); /* of 8 */
     ck_assert_int_eq(n.evaluation, 3);
-    for (int i = 0; i < BK_PLAN_SETS; i++) ck_assert(set[i].used && set[i].source == BK_COUNTED);
+    for (int i = 0; i < BK_PLAN_SETS; i++) ck_assert(i == BK_PLAN_STATISTICS ? !set[i].used : set[i].used && set[i].source == BK_COUNTED);
 }
 END_TEST
 

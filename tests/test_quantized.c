@@ -528,8 +528,8 @@ START_TEST(parameters_come_back_to_the_bit)
         free(x);
     }
     char *path = bk_path_join(e.to, "003.h5");
-    ok(bk_params_save(a, 3, path, &e.err), &e.err);
-    ok(bk_params_load(b, 3, path, &e.err), &e.err);
+    ok(bk_params_save(a, 3, false, path, &e.err), &e.err);
+    ok(bk_params_load(b, 3, false, path, &e.err), &e.err);
     for (int i = 0; i < bk_params_count(a->params); i++) {
         int group;
         float *x = bk_tiny_read(e.be, bk_params_at(a->params, i, &group)), *y = bk_tiny_read(e.be, bk_params_at(b->params, i, NULL));
@@ -538,12 +538,12 @@ START_TEST(parameters_come_back_to_the_bit)
         free(x), free(y);
     }
     bk_error err = {0};
-    ck_assert_int_eq(bk_params_load(b, 4, path, &err), BK_EFORMAT); /* another layer */
+    ck_assert_int_eq(bk_params_load(b, 4, false, path, &err), BK_EFORMAT); /* another layer */
     bk_error_clear(&err);
     bk_block_quant other = bk_tiny_quant("static", 4, 4, true);
     other.weight = bk_tiny_spec("affine", 4, true, BK_PER_GROUP, 8);
     bk_block *c = new_block(&e, &other, NULL, NULL);
-    ck_assert_int_eq(bk_params_load(c, 3, path, &err), BK_EFORMAT); /* other shapes */
+    ck_assert_int_eq(bk_params_load(c, 3, false, path, &err), BK_EFORMAT); /* other shapes */
     free(path);
     bk_block_free(a);
     bk_block_free(b);

@@ -1,11 +1,15 @@
-/* Laws that every registered quantizer keeps (a new one is held to them as it stands), and the edge cases of decisions 2 to 5 and 22. */
+/* Laws that every registered quantizer keeps (a new one is held to them as it stands), and the edge cases of decisions 2 to 5 and 22. Those of the
+ * plugin that BK_PLUGIN names, else of the example, are registered too. */
 #include <check.h>
+#include <libgen.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/rng.h"
+#include "quant/plugin.h"
 #include "quant/steps.h"
 #include "tests/tiny_block.h"
 
@@ -644,6 +648,36 @@ static bk_status setup(const char *name, int bits, bk_granularity g, int64_t gro
     return st;
 }
 
+START_TEST(automatic_groups_are_heads_or_powers_of_two)
+{
+    bk_qspec spec = {.granularity = BK_PER_GROUP, .group = BK_GROUP_AUTO};
+    const struct {
+        int64_t cols, head_dim, group;
+    } all[] = {{576, 0, 64}, {1536, 0, 128}, {576, 64, 64}, {4096, 0, 128}, {288, 0, 32}, {12, 0, 12}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        ck_assert_int_eq(bk_qspec_group(&spec, &(bk_qshape){.cols = all[i].cols, .head_dim = all[i].head_dim}), all[i].group);
+    spec.group = 20;
+    ck_assert_int_eq(bk_qspec_group(&spec, &(bk_qshape){.cols = 60}), 20);
+}
+END_TEST
+
+START_TEST(effective_bits_count_steps_and_zeros)
+{
+    bk_qspec spec = {.quantizer = "dynamic", .bits = 4, .granularity = BK_PER_GROUP, .group = 64};
+    bk_qshape shape = {.cols = 576, .head_dim = 64};
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4.5);
+    spec.symmetric = true;
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4.25);
+    spec.granularity = BK_PER_HEAD;
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4.25);
+    strcpy(spec.quantizer, "static");
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4);
+    spec.granularity = BK_PER_TENSOR;
+    ck_assert_double_eq(bk_qspec_bits(&spec, &shape), 4);
+    ck_assert_double_eq(bk_qspec_bits(&(bk_qspec){.bits = 16}, &shape), 16);
+}
+END_TEST
+
 START_TEST(bad_specs_are_refused_with_a_reason)
 {
     char msg[1024];
@@ -656,7 +690,8 @@ START_TEST(bad_specs_are_refused_with_a_reason)
     ck_assert_int_eq(setup("affine", 4, BK_PER_CHANNEL, 0, false, msg), BK_EINVAL);
     ck_assert_int_eq(setup("affine", 4, BK_PER_TOKEN, 0, true, msg), BK_EINVAL);
     ck_assert_int_eq(setup("static", 4, BK_PER_TOKEN, 0, false, msg), BK_EINVAL);
-    for (int64_t group = -1; group <= 64; group++) {
+    for (int64_t group = -2; group <= 64; group++) {
+        if (group == BK_GROUP_AUTO) continue;
         bool divides = group > 0 && COLS % group == 0;
         ck_assert_msg((setup("affine", 4, BK_PER_GROUP, group, true, msg) == BK_OK) == divides, "group %d", (int)group);
         ck_assert_msg((setup("static", 4, BK_PER_GROUP, group, false, msg) == BK_OK) == divides, "group %d", (int)group);
@@ -672,19 +707,31 @@ START_TEST(the_registry_is_sound)
     for (int i = 0; i < bk_quantizer_count; i++) {
         const bk_quantizer *q = bk_quantizers[i];
         ck_assert_ptr_eq(bk_quantizer_find(q->name), q);
-        ck_assert_uint_eq(q->struct_size, sizeof *q);
-        ck_assert_int_eq(q->abi, BK_QUANTIZER_ABI);
-        ck_assert_uint_le(q->state_size, BK_QUANTIZER_STATE_MAX);
-        ck_assert(q->for_weights || q->for_activations);
-        ck_assert(q->about && *q->about);
+        bk_error err = {0};
+        ok(bk_quantizer_check(q, &err), &err);
         ck_assert(q->codes || !q->for_weights);
     }
     ck_assert_ptr_null(bk_quantizer_find("none"));
 }
 END_TEST
 
+static bk_status load_plugin(bk_error *err)
+{
+    char self[2048] = "", example[4096];
+    const char *given = getenv("BK_PLUGIN");
+    if (given && *given) return bk_plugin_load(given, err);
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return bk_fail_errno(err, "/proc/self/exe");
+    snprintf(example, sizeof example, "%s/plugin_odd.so", dirname(self));
+    return bk_plugin_load(example, err);
+}
+
 int main(void)
 {
+    bk_error err = {0};
+    if (load_plugin(&err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
     Suite *s = suite_create("quantizers");
     TCase *t = tcase_create("laws");
     tcase_set_timeout(t, 60);
@@ -710,6 +757,8 @@ int main(void)
     tcase_add_test(t, ranges_that_are_not_finite_are_refused);
     suite_add_tcase(s, t);
     t = tcase_create("setup");
+    tcase_add_test(t, automatic_groups_are_heads_or_powers_of_two);
+    tcase_add_test(t, effective_bits_count_steps_and_zeros);
     tcase_add_test(t, bad_specs_are_refused_with_a_reason);
     tcase_add_test(t, the_registry_is_sound);
     suite_add_tcase(s, t);

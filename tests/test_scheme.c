@@ -68,6 +68,19 @@ START_TEST(asym_is_for_all_but_weights)
 }
 END_TEST
 
+START_TEST(groups_are_of_activations_without_clipping)
+{
+    parse("W4A4KV4-dynamic-asym-g64");
+    is(&s.activation, "dynamic", 4, false, BK_PER_GROUP, false);
+    ck_assert_int_eq(s.activation.group, 64);
+    is(&s.value, "dynamic", 4, false, BK_PER_HEAD, false);
+    is(&s.weight, "affine", 4, true, BK_PER_CHANNEL, false);
+    parse("W4A4KV4-dynamic-gauto");
+    is(&s.activation, "dynamic", 4, true, BK_PER_GROUP, false);
+    ck_assert_int_eq(s.activation.group, BK_GROUP_AUTO);
+}
+END_TEST
+
 START_TEST(weight_only_scheme)
 {
     parse("W2A16-g64");
@@ -88,7 +101,8 @@ static const struct {
     {"W4A4K4-static", "KV"},  {"W4A4KV4-statik", "-static or -dynamic"},            {"W4A4KV4-static-asymm", "more at the end"},
     {"W4A4KV9-static", "KV9"}, {"W1A4-static", "W1"},    {"W4A12-static", "A12"},   {"W4A4KV4-static ", "more at the end"},
     {"w4a4kv4-static", "W<bits>"}, {"W4A16-static", "-g<size>"}, {"W4A16-g0", "-g<size>"}, {"W4A16-g", "-g<size>"},
-    {"W4A16-g128-asym", "more after"}, {"W99999999999999999999A4-static", "W<bits>"}, {"W04A4-static", "W<bits>"}, {"WA", "W<bits>"},
+    {"W4A16-g128-asym", "more after"}, {"W4A4KV4-dynamic-g", "-g<size> or -gauto"}, {"W4A4KV4-dynamic-gaut", "-g<size> or -gauto"},
+    {"W4A4KV4-dynamic-gauto1", "more at the end"}, {"W4A4KV4-static-g64", "more at the end"}, {"W4A4KV4-dynamic-g64-asym", "more at the end"}, {"W99999999999999999999A4-static", "W<bits>"}, {"W04A4-static", "W<bits>"}, {"WA", "W<bits>"},
 };
 
 START_TEST(bad_scheme_says_what_is_wrong)
@@ -155,6 +169,7 @@ int main(void)
     tcase_add_test(t, cache_left_out_is_16_bits);
     tcase_add_test(t, cache_of_8_bits_is_per_tensor_when_static_only);
     tcase_add_test(t, asym_is_for_all_but_weights);
+    tcase_add_test(t, groups_are_of_activations_without_clipping);
     tcase_add_test(t, weight_only_scheme);
     tcase_add_loop_test(t, bad_scheme_says_what_is_wrong, 0, (int)(sizeof bad / sizeof bad[0]));
     tcase_add_loop_test(t, nearly_a_scheme_is_told_the_right_one, 0, (int)(sizeof near / sizeof near[0]));

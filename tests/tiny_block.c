@@ -84,6 +84,7 @@ bk_qspec bk_tiny_spec(const char *quantizer, int bits, bool symmetric, bk_granul
     bk_qspec q = {.bits = bits, .symmetric = symmetric, .clip = !strcmp(quantizer, "dynamic"), .granularity = granularity, .group = group};
     ck_assert_uint_lt(strlen(quantizer), sizeof q.quantizer);
     strcpy(q.quantizer, quantizer);
+    bk_qspec_defaults(&q);
     return q;
 }
 

@@ -53,6 +53,8 @@ static size_t cpu_work(bk_slot slot, const void *args)
     case BK_SLOT_floor: return bk_cpu_floor_work(args);
     case BK_SLOT_sumsq: return bk_cpu_sumsq_work(args);
     case BK_SLOT_finite: return bk_cpu_finite_work(args);
+    case BK_SLOT_fit_steps: return bk_cpu_fit_steps_work(args);
+    case BK_SLOT_gptq: return bk_cpu_gptq_work(args);
     case BK_SLOT_gram: return bk_cpu_gram_work(args);
     case BK_SLOT_trtri: return bk_cpu_trtri_work(args);
     case BK_SLOT_eigh: return bk_cpu_eigh_work(args);

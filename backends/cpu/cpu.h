@@ -67,6 +67,7 @@ double bk_cpu_tree_sum(double *part, int64_t n);
 /* Rows of n: dot product, largest magnitude, y += x */
 double bk_cpu_dot(int64_t n, const float *x, const float *y);
 double bk_cpu_dot_f64(int64_t n, const double *x, const double *y);
+void bk_cpu_widen(int64_t n, const float *x, double *y);
 float bk_cpu_absmax_row(int64_t n, const float *x);
 void bk_cpu_add_to(int64_t n, const float *x, float *y);
 
@@ -93,6 +94,8 @@ size_t bk_cpu_sqerr_work(const bk_sqerr_args *a);
 size_t bk_cpu_floor_work(const bk_floor_args *a);
 size_t bk_cpu_sumsq_work(const bk_sumsq_args *a);
 size_t bk_cpu_finite_work(const bk_finite_args *a);
+size_t bk_cpu_fit_steps_work(const bk_fit_steps_args *a);
+size_t bk_cpu_gptq_work(const bk_gptq_args *a);
 size_t bk_cpu_gram_work(const bk_gram_args *a);
 size_t bk_cpu_trtri_work(const bk_trtri_args *a);
 size_t bk_cpu_eigh_work(const bk_eigh_args *a);

@@ -24,11 +24,6 @@ static int64_t tile_of(int64_t n)
 
 size_t bk_cpu_gram_work(const bk_gram_args *a) { return sizeof(double) * (size_t)(bk_min_i64(a->rows, PIECE_ROWS) * a->cols); }
 
-BK_CLONES static void widen(int64_t n, const float *x, double *restrict y)
-{
-    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
-}
-
 /* Adds a piece of rows to the tile of h at (i, j), i <= j; on the diagonal to its upper half. */
 static void gram_tile(const bk_gram_args *a, const double *x, int64_t rows, int64_t tile, int64_t i, int64_t j)
 {
@@ -55,7 +50,7 @@ bk_status bk_cpu_gram(const bk_gram_args *a, const bk_work *w)
 #pragma omp parallel
         {
 #pragma omp for schedule(static)
-            for (int64_t k = 0; k < rows; k++) widen(a->cols, (const float *)a->x + (r + k) * a->cols, x + k * a->cols);
+            for (int64_t k = 0; k < rows; k++) bk_cpu_widen(a->cols, (const float *)a->x + (r + k) * a->cols, x + k * a->cols);
 #pragma omp for schedule(dynamic)
             for (int64_t u = 0; u < tiles * tiles; u++)
                 if (u / tiles <= u % tiles) gram_tile(a, x, rows, tile, u / tiles * tile, u % tiles * tile);

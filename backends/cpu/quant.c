@@ -3,9 +3,6 @@
 #include "backends/cpu/cpu.h"
 #include "backends/scalar/quant.h"
 
-/* A code of a broken value is 0: converting a NaN to an integer is undefined. */
-BK_INLINE int32_t to_code(float c) { return (int32_t)(c == c ? c : 0.0f); }
-
 BK_CLONES static void level_row(int64_t n, const float *x, float s, float lo, float hi, float *restrict y)
 {
     for (int64_t i = 0; i < n; i++) y[i] = bk_quant_level(x[i] / s, lo, hi) * s;
@@ -13,7 +10,7 @@ BK_CLONES static void level_row(int64_t n, const float *x, float s, float lo, fl
 
 BK_CLONES static void level_codes(int64_t n, const float *x, float s, float lo, float hi, float zero, int32_t *restrict codes)
 {
-    for (int64_t i = 0; i < n; i++) codes[i] = to_code(bk_quant_level(x[i] / s, lo, hi) + zero);
+    for (int64_t i = 0; i < n; i++) codes[i] = bk_quant_code(bk_quant_level(x[i] / s, lo, hi) + zero);
 }
 
 /* Zero point of a stored quantizer: rounded, and kept in the code range */
@@ -125,7 +122,7 @@ BK_CLONES static void grid_row(int64_t n, const float *x, const bk_quant_grid *g
 BK_CLONES static void grid_codes(int64_t n, const float *x, const bk_quant_grid *grid, int32_t *restrict codes)
 {
     const bk_quant_grid q = *grid;
-    for (int64_t i = 0; i < n; i++) codes[i] = to_code(bk_quant_level(x[i] / q.div * q.mul, q.lo, q.hi) + q.zero);
+    for (int64_t i = 0; i < n; i++) codes[i] = bk_quant_code(bk_quant_level(x[i] / q.div * q.mul, q.lo, q.hi) + q.zero);
 }
 
 bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w)

@@ -55,6 +55,13 @@ bk_status bk_cpu_bias_bwd(const bk_bias_bwd_args *a, const bk_work *w)
     return BK_OK;
 }
 
+BK_CLONES static void to_f64(int64_t n, const float *x, double *restrict y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+}
+
+void bk_cpu_widen(int64_t n, const float *x, double *y) { to_f64(n, x, y); }
+
 /* Widens [*lo, *hi] by a group. */
 BK_CLONES static void widen(int64_t n, const float *x, float *lo, float *hi)
 {

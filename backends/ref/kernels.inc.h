@@ -13,6 +13,7 @@
 #include "backends/ref/quant.inc.h"
 #include "backends/ref/optim.inc.h"
 #include "backends/ref/linalg.inc.h"
+#include "backends/ref/gptq.inc.h"
 
 #define BK_SLOT(name, args) .name = name##_k,
 const bk_backend BACKEND = {

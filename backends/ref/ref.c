@@ -29,13 +29,18 @@ bk_status bk_ref_copy(void *dst, const void *src, size_t bytes)
     return BK_OK;
 }
 
-/* Attention adds up one row of each of its outputs in double before it is rounded; eigh turns a copy of its matrix. */
+/* Attention adds up one row of each of its outputs in double before it is rounded; eigh turns a copy of its matrix; weights are
+ * rounded a row at a time. */
 size_t bk_ref_work(bk_slot slot, const void *args)
 {
     const bk_attention_fwd_args *f = args;
     if (slot == BK_SLOT_attention_fwd) return sizeof(double) * (size_t)f->dim;
     const bk_attention_bwd_args *b = args;
     if (slot == BK_SLOT_attention_bwd) return sizeof(double) * 2 * (size_t)b->f.dim;
+    const bk_fit_steps_args *s = args;
+    if (slot == BK_SLOT_fit_steps) return sizeof(double) * (size_t)s->cols;
+    const bk_gptq_args *q = args;
+    if (slot == BK_SLOT_gptq) return sizeof(double) * (size_t)q->f.cols;
     const bk_eigh_args *e = args;
     if (slot == BK_SLOT_eigh) return sizeof(double) * (size_t)(e->n * e->n);
     return 0;

@@ -7,7 +7,7 @@
 
 extern const bk_backend bk_ref_f32, bk_ref_f64;
 
-/* Members of both, see bk_backend. Only attention and eigh need scratch. */
+/* Members of both, see bk_backend. Attention, eigh, fit_steps and gptq need scratch. */
 bk_status bk_ref_alloc(size_t bytes, void **out);
 void bk_ref_release(void *p, size_t bytes);
 bk_status bk_ref_copy(void *dst, const void *src, size_t bytes);

@@ -72,6 +72,18 @@ BK_SCALAR float bk_exp(float x)
     return bk_select(x > 88.722831f, 3.40282347e38f, y);
 }
 
+/* x^2.4 of x >= 0 up to 1e7, to 1e-6: x^2 a^(1/5) with a = x^2. Newton's steps z (1.2 - 0.2 a z^5) lead to a^(-1/5), from a first guess that divides
+ * the exponent by -5; a^(1/5) = a z^4. */
+BK_SCALAR float bk_pow_2_4(float x)
+{
+    float a = x * x, z = bk_from_bits((uint32_t)(int32_t)(1.2779e9f - 0.2f * (float)(int32_t)bk_to_bits(a)));
+    for (int i = 0; i < 3; i++) {
+        float z2 = z * z;
+        z *= 1.2f - 0.2f * a * z2 * z2 * z;
+    }
+    return a * (a * (z * z) * (z * z));
+}
+
 /* 1 / (1 + e^-x) and its complement, both without cancellation or overflow for any finite x */
 BK_SCALAR void bk_sigmoid(float x, float *sigma, float *complement)
 {

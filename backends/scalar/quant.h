@@ -10,6 +10,37 @@
 /* q = clamp(rne(v), lo, hi) */
 BK_SCALAR float bk_quant_level(float v, float lo, float hi) { return bk_clamp(bk_rne(v), lo, hi); }
 
+/* A code as an integer; that of a broken value is 0: converting a NaN is undefined. */
+BK_SCALAR int32_t bk_quant_code(float c) { return (int32_t)(c == c ? c : 0.0f); }
+
+/* s = 2 m / Q puts the largest magnitude on a half step; lowered by ulps until it lies on or above it, whatever the rounding (decision 22). */
+BK_SCALAR float bk_quant_full_step(float m, int bits)
+{
+    float half = (float)((1 << bits) - 1) / 2, s = m / half;
+    while (s > 0.0f && m / s < half) s = bk_from_bits(bk_to_bits(s) - 1);
+    return s;
+}
+
+/* Step and zero point (0 when symmetric) of the range lo..hi by decisions 2, 3, 4 and 22. */
+BK_SCALAR void bk_quant_step(int bits, int symmetric, int restricted, float lo, float hi, float *s, float *z)
+{
+    float levels = (float)((1 << bits) - 1);
+    *z = 0.0f;
+    if (symmetric) {
+        float m = bk_max(__builtin_fabsf(lo), __builtin_fabsf(hi));
+        *s = restricted ? m / (float)((1 << (bits - 1)) - 1) : bk_quant_full_step(m, bits);
+    } else if (lo == hi) {
+        *s = __builtin_fabsf(hi); /* a constant is one step away from zero */
+        *z = hi < 0.0f ? 1.0f : 0.0f;
+    } else {
+        lo = bk_min(lo, 0.0f);
+        hi = bk_max(hi, 0.0f);
+        *s = hi / levels - lo / levels; /* hi - lo could overflow */
+        *z = *s > 0.0f ? bk_rne(-lo / *s) : 0.0f;
+    }
+    if (!(*s > 1e-30f)) *s = 1.0f;
+}
+
 /* Grid of one (row, group) of a dynamic quantizer. v = x / div (times mul if symmetric); y = clamp(rne(v), lo, hi) step; code = q + zero.
  * dmax, dmin: derivative of the step after the largest (magnitude) and smallest value; dgamma, dbeta: after the factors, 0 where they
  * leave no range and count as 1. */
