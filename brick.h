@@ -10,6 +10,7 @@
 #include "autograd/tensor.h"
 #include "autograd/op.h"
 #include "autograd/optim.h"
+#include "autograd/linalg.h"
 #include "autograd/rng.h"
 #include "autograd/gradcheck.h"
 
@@ -26,6 +27,7 @@
 
 #include "quant/gptq.h"
 #include "quant/hadamard.h"
+#include "quant/offset.h"
 #include "quant/plugin.h"
 #include "quant/quantizer.h"
 #include "quant/search.h"
@@ -46,7 +48,12 @@
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
 #include "blocks/gptq.h"
+#include "blocks/offq.h"
 #include "blocks/init.h"
+#include "blocks/rotated_loss.h"
+#include "blocks/spin.h"
+#include "blocks/norm_rows.h"
+#include "blocks/norm_rotation.h"
 #include "blocks/recon.h"
 #include "blocks/params_file.h"
 #include "blocks/quantized.h"

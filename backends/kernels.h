@@ -142,6 +142,14 @@ typedef struct bk_hadamard_args {
     int transpose, accumulate;
 } bk_hadamard_args;
 
+/* y_h = x_h M (or x_h M^T) for every head h of x[rows, heads * dim], in row form, with M = m[h / (heads / kv_heads)] of m[kv_heads, dim, dim]. */
+typedef struct bk_rotate_heads_args {
+    int64_t rows, heads, kv_heads, dim;
+    const void *x, *m;
+    void *y;
+    int transpose, accumulate;
+} bk_rotate_heads_args;
+
 /* Published reconstruction losses over pred, target [samples * tokens, cols] -> loss[1].
  * mse: mean of all (p - t)^2.  skip_mse: mse with the 3 tokens per sample of largest mean|target| zeroed, still divided by all elements.
  * clamp_mse: both clamped to +-10.  normalized_mse: both divided by the token's max|target| (1 if that is 0).  cosine: 1 - mean cosine per token. */
@@ -363,6 +371,7 @@ typedef struct bk_eigh_args {
     BK_SLOT(embedding_fwd, bk_embedding_fwd_args)  \
     BK_SLOT(embedding_bwd, bk_embedding_bwd_args)  \
     BK_SLOT(hadamard, bk_hadamard_args)            \
+    BK_SLOT(rotate_heads, bk_rotate_heads_args)    \
     BK_SLOT(loss_fwd, bk_loss_fwd_args)            \
     BK_SLOT(loss_bwd, bk_loss_bwd_args)            \
     BK_SLOT(xent_fwd, bk_xent_fwd_args)            \

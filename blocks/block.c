@@ -89,6 +89,18 @@ static bk_status make_transform(bk_block *b, const bk_hadamard_plan *plan, bk_ha
     return bk_write(b->be, *h, 0, plan->h, plan->base * plan->base, err);
 }
 
+static bk_status make_transforms(bk_block *b, const bk_block_options *opt, bk_error *err)
+{
+    int64_t d = b->cfg.head_dim;
+    b->r3 = opt->r3 != NULL;
+    b->r4 = opt->r4 != NULL;
+    if (b->r3 && b->cfg.r3_per_kv_head) return bk_fail(err, BK_EINVAL, "queries and keys cannot turn by a Hadamard matrix and by those of their heads");
+    if (b->r3) BK_TRY(make_transform(b, opt->r3, &b->r3_attr, &b->r3_h, err));
+    if (b->r4) BK_TRY(make_transform(b, opt->r4, &b->r4_attr, &b->r4_h, err));
+    if (!b->cfg.r3_per_kv_head) return BK_OK;
+    return bk_tensor_create(b->be, b->be->dtype, 3, (int64_t[]){b->cfg.kv_heads, d, d}, "r3", &b->r3_m, err);
+}
+
 static bk_status make_weights(bk_block *b, const bk_block_quant *quant, bk_error *err)
 {
     for (int i = 0; i < BK_W_COUNT; i++) {
@@ -150,10 +162,7 @@ static bk_status build(bk_block *b, const bk_block_options *opt, bk_error *err)
     BK_TRY(bk_params_commit(b->params, opt->trained));
     BK_TRY(make_norms(b, err));
     BK_TRY(make_prefix(b, err));
-    if (opt->r3) BK_TRY(make_transform(b, opt->r3, &b->r3_attr, &b->r3_h, err));
-    if (opt->r4) BK_TRY(make_transform(b, opt->r4, &b->r4_attr, &b->r4_h, err));
-    b->r3 = opt->r3 != NULL;
-    b->r4 = opt->r4 != NULL;
+    BK_TRY(make_transforms(b, opt, err));
     return bk_rope_table(b->be, &b->cfg, positions, &b->rope, err);
 }
 
@@ -180,6 +189,7 @@ void bk_block_free(bk_block *b)
     bk_tensor_destroy(b->be, b->rope);
     bk_tensor_destroy(b->be, b->r3_h);
     bk_tensor_destroy(b->be, b->r4_h);
+    bk_tensor_destroy(b->be, b->r3_m);
     bk_tensor_destroy(b->be, b->prefix_k);
     bk_tensor_destroy(b->be, b->prefix_v);
     bk_params_free(b->params);
@@ -202,7 +212,7 @@ bk_status bk_block_load(bk_block *b, const bk_block_weights *w, bk_error *err)
     }
     for (int i = 0; i < BK_NORM_COUNT; i++)
         if (b->norm[i]) BK_TRY(bk_write(b->be, b->norm[i], 0, w->norm[i], bk_numel(b->norm[i]), err));
-    return BK_OK;
+    return b->r3_m ? bk_write(b->be, b->r3_m, 0, w->r3, bk_numel(b->r3_m), err) : BK_OK;
 }
 
 bk_status bk_block_set_prefix(bk_block *b, const float *k, const float *v, bk_error *err)
@@ -247,6 +257,7 @@ static bk_tensor *turn(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_norm_id norm, 
     if (b->norm[norm]) x = bk_rmsnorm(ctx, x, b->norm[norm], b->cfg.eps);
     int64_t before = (b->cfg.overlap_prefix ? 0 : b->prefix_len) + (b->past ? b->past->tokens : 0);
     x = bk_rope(ctx, x, b->rope, heads, before);
+    if (b->r3_m) return bk_rotate_heads(ctx, x, b->r3_m, heads);
     return b->r3 ? bk_hadamard(ctx, x, b->r3_h, &b->r3_attr) : x;
 }
 

@@ -55,6 +55,7 @@ typedef struct bk_block {
     bool r3, r4;
     bk_hadamard_attr r3_attr, r4_attr;
     bk_tensor *r3_h, *r4_h;          /* base matrices, NULL if of order 1 */
+    bk_tensor *r3_m;                 /* [Hkv, d, d]: R3 of the present layer, row form; constant; NULL unless cfg.r3_per_kv_head */
     int64_t prefix_len;
     bk_tensor *prefix_k, *prefix_v;  /* [Hkv, P, d], constant; NULL if P = 0 */
     struct bk_past *past;            /* NULL: every sequence begins behind the prefix (blocks/cache.h) */
@@ -66,14 +67,14 @@ typedef struct bk_block {
 
 typedef struct bk_block_options {
     const bk_block_quant *quant;           /* NULL: full precision */
-    const bk_hadamard_plan *r3, *r4;       /* online transforms; NULL: none */
+    const bk_hadamard_plan *r3, *r4;       /* online Hadamards; NULL: none. cfg.r3_per_kv_head is another R3 and excludes this one */
     int64_t prefix_len;
     int64_t tokens;                        /* longest sequence it will see, prefix not counted */
     bool trained;                          /* with gradients, moments and a best copy */
 } bk_block_options;
 
-/* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, and when prefix and tokens go beyond the model's
- * positions. */
+/* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, when prefix and tokens go beyond the model's
+ * positions, and for two kinds of R3. */
 bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config *cfg, const bk_block_options *opt, bk_error *err) BK_MUST_USE;
 void bk_block_free(bk_block *b);
 /* Bytes that bk_block_create will allocate for these options, without what is small: norms, biases, quantizer

@@ -67,6 +67,17 @@ static bk_status spec_from_json(const bk_json *o, const char *path, const char *
     return BK_OK;
 }
 
+/* group 0: of order inter */
+static bk_status make_r4(bk_quantized *q, int64_t group, bk_error *err)
+{
+    int64_t n = bk_model_config(q->m)->inter;
+    if (!group) return bk_hadamard_create(n, &q->r4, err);
+    if (group < 1 || n % group || !bk_hadamard_exists(group))
+        return bk_fail(err, BK_EFORMAT, "%s/config.json: online_r4_group is %lld, which cannot be for %lld channels", q->path, (long long)group,
+                       (long long)n);
+    return bk_hadamard_create_blocks(n, group, &q->r4, err);
+}
+
 static bk_status read_config(bk_quantized *q, bk_error *err)
 {
     const char *path = q->path;
@@ -86,7 +97,10 @@ static bk_status read_config(bk_quantized *q, bk_error *err)
     q->quant.weight.bits = 16; /* read hardened */
     snprintf(q->scheme, sizeof q->scheme, "%.63s", bk_json_str(bk_json_get(j, "scheme"), ""));
     if (bk_json_bool(bk_json_get(j, "online_r3"), false)) BK_TRY(bk_hadamard_create(c->head_dim, &q->r3, err));
-    if (bk_json_bool(bk_json_get(j, "online_r4"), false)) BK_TRY(bk_hadamard_create(c->inter, &q->r4, err));
+    if (bk_json_bool(bk_json_get(j, "online_r4"), false)) BK_TRY(make_r4(q, bk_json_int(bk_json_get(j, "online_r4_group"), 0), err));
+    if (c->r3_per_kv_head && q->r3) return bk_fail(err, BK_EFORMAT, "%s/config.json: online_r3 and r3_per_kv_head exclude each other", path);
+    if (!c->r3_per_kv_head && bk_st_find(q->set, "model.layers.0.self_attn.r3"))
+        return bk_fail(err, BK_EFORMAT, "%s: there are tensors self_attn.r3, but no r3_per_kv_head in config.json", path);
     const bk_json *skip = bk_json_get(j, "skip_sites");
     if (bk_json_size(skip) == 0) return BK_OK;
     if ((int64_t)bk_json_size(skip) != c->layers)
@@ -151,10 +165,10 @@ static bk_status read_prefix(bk_quantized *q, bk_error *err)
     return read_finite(q, t, 0, count, p->v, err);
 }
 
-/* Buffers for the largest linear. */
+/* Buffers for the largest linear, or R3. */
 static bk_status make_room(bk_quantized *q, const bk_config *c, bk_error *err)
 {
-    int64_t largest = 0;
+    int64_t largest = c->kv_heads * c->head_dim * c->head_dim;
     for (int i = 0; i < BK_W_COUNT; i++) {
         int64_t rows, cols;
         bk_linear_shape(c, i, &rows, &cols);
@@ -319,6 +333,8 @@ static bk_status read_block(bk_quantized *q, int64_t layer, bk_block *b, bk_erro
         snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, bk_norm_hf[i]);
         BK_TRY(read_small(q, name, b, b->norm[i], err));
     }
+    snprintf(name, sizeof name, "model.layers.%lld.self_attn.r3", (long long)layer);
+    if (b->r3_m) BK_TRY(read_small(q, name, b, b->r3_m, err));
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
         bk_tensor *t = bk_params_at(b->params, i, &group);

@@ -1,7 +1,8 @@
 /* A quantized model on disk, a Hugging Face folder of its own kind (quant_method "brick"): integer codes (u8), steps and zero points (f32), norms,
  * embeddings and head (f32), prefix keys and values (f32), and in config.json which quantizers stand where and which transforms run online.
  *
- * Tensors of layer N: model.layers.N.<linear>.codes (code - qmin) or .weight (f32, not quantized), .bias, <norm>.weight, and
+ * Tensors of layer N: model.layers.N.<linear>.codes (code - qmin) or .weight (f32, not quantized), .bias, <norm>.weight,
+ * model.layers.N.self_attn.r3 (f32 [kv_heads, head_dim, head_dim], where config.json says r3_per_kv_head), and
  * model.layers.N.quant.<parameter> ("w_q.step", "key.step", "value.gamma" ...). One shard per layer, one for the rest. Reading gives back the hardened weights to the bit. */
 #ifndef BK_QUANTIZED_H
 #define BK_QUANTIZED_H
@@ -11,10 +12,10 @@
 
 #define BK_QUANTIZED_VERSION 1 /* of the format */
 
-/* What config.json tells beside the shapes. */
+/* What config.json tells beside the shapes and the rotations that run online, which are those of the source: online_r3 and online_r4 are Hadamards,
+ * the latter in groups of online_r4_group if that is there; r3_per_kv_head means matrices in the shards. */
 typedef struct bk_quantized_info {
     bk_block_quant quant;
-    bool r3, r4;
     bool bos_before_text;                /* the run's texts may get a BOS in front (decision 9): no prefix was asked for */
     unsigned *skip_sites;                /* [layers] masks; NULL = nothing skipped. Weights tell by themselves */
     const char *scheme, *model;          /* for people; may be NULL */

@@ -89,6 +89,7 @@ static bk_status declare(shard *s)
         if (b->norm[i])
             BK_TRY(bk_st_writer_declare(s->w, layer_name(s, bk_norm_hf[i], ".weight"), BK_ST_F32, 1, b->norm[i]->dim,
                                         s->err));
+    if (b->r3_m) BK_TRY(bk_st_writer_declare(s->w, layer_name(s, "self_attn.r3", ""), BK_ST_F32, 3, b->r3_m->dim, s->err));
     for (int i = 0; i < BK_W_COUNT; i++) BK_TRY(declare_steps(s, i));
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
@@ -161,6 +162,7 @@ static bk_status put(shard *s)
     }
     for (int i = 0; i < BK_NORM_COUNT; i++)
         if (b->norm[i]) BK_TRY(put_real(s, layer_name(s, bk_norm_hf[i], ".weight"), b->norm[i]));
+    if (b->r3_m) BK_TRY(put_real(s, layer_name(s, "self_attn.r3", ""), b->r3_m));
     for (int i = 0; i < BK_W_COUNT; i++) BK_TRY(put_steps(s, i));
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
@@ -224,9 +226,11 @@ static bk_json *spec_to_json(const bk_qspec *q)
     return o;
 }
 
-static bk_status write_config(const bk_config *cfg, const bk_prefix *prefix, const bk_quantized_info *info,
+static bk_status write_config(const bk_source *src, const bk_prefix *prefix, const bk_quantized_info *info,
                               const char *dir, bk_error *err)
 {
+    const bk_config *cfg = bk_source_config(src);
+    int64_t r4_group = bk_source_rotation(src)->r4_group;
     char path[4096];
     bk_json *root = bk_config_to_json(cfg), *q = bk_json_object(), *ids = bk_json_array(), *skip = bk_json_array();
     bk_json_set(q, "quant_method", bk_json_of_text("brick"));
@@ -238,8 +242,9 @@ static bk_status write_config(const bk_config *cfg, const bk_prefix *prefix, con
     bk_json_set(q, "key", spec_to_json(&info->quant.key));
     bk_json_set(q, "value", spec_to_json(&info->quant.value));
     bk_json_set(q, "bos_before_text", bk_json_of_bool(info->bos_before_text));
-    bk_json_set(q, "online_r3", bk_json_of_bool(info->r3));
-    bk_json_set(q, "online_r4", bk_json_of_bool(info->r4));
+    bk_json_set(q, "online_r3", bk_json_of_bool(bk_source_r3(src) != NULL));
+    bk_json_set(q, "online_r4", bk_json_of_bool(bk_source_r4(src) != NULL));
+    if (r4_group) bk_json_set(q, "online_r4_group", bk_json_of_int(r4_group));
     for (int64_t i = 0; i < prefix->n; i++) bk_json_push(ids, bk_json_of_int(prefix->ids[i]));
     bk_json_set(q, "prefix_ids", ids);
     for (int64_t l = 0; info->skip_sites && l < cfg->layers; l++)
@@ -346,5 +351,5 @@ bk_status bk_quantized_finish(const bk_source *src, const bk_prefix *prefix, con
             return bk_fail(err, BK_EINVAL, "%s: block %lld is missing", dir, (long long)l);
     BK_TRY(write_last_shard(src, prefix, dir, err));
     BK_TRY(write_index(dir, c->layers, err));
-    return write_config(c, prefix, info, dir, err); /* last: without it the folder is no model */
+    return write_config(src, prefix, info, dir, err); /* last: without it the folder is no model */
 }

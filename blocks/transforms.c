@@ -364,7 +364,7 @@ static void switch_on(bk_rotation *r, const bk_rotation_spec *spec)
     r->on[BK_TRANSFORM_FOLD_V_BIAS] = spec->fold_v_bias && r->before.qkv_bias;
     if (r->on[BK_TRANSFORM_UNTIE]) r->after.tied = false;
     if (r->on[BK_TRANSFORM_FOLD_V_BIAS]) r->after.o_bias = true;
-    r->after.r3_per_kv_head = spec->r3 && f->r3;
+    if (spec->r3 && f->r3) r->after.r3_per_kv_head = true;
 }
 
 bk_status bk_rotation_create(const bk_config *c, const bk_rotation_spec *spec, const float *final_norm, bk_rotation **out, bk_error *err)
@@ -373,6 +373,7 @@ bk_status bk_rotation_create(const bk_config *c, const bk_rotation_spec *spec, c
     bk_rotation *r = calloc(1, sizeof *r);
     if (!r) return bk_fail(err, BK_ENOMEM, "no memory for a rotation");
     r->before = r->after = *c;
+    r->r4_group = spec->r4_group;
     r->fitted = spec->fitted ? spec->fitted : &nothing_fitted;
     switch_on(r, spec);
     bk_status status = prepare(r, spec, final_norm, err);

@@ -51,6 +51,7 @@ typedef struct bk_rotation {
     int8_t *r1_signs;                        /* [hidden] */
     int8_t *r2_signs;                        /* [r2_layers, r2_heads, head_dim]: [1, 1] when shared, else [layers, kv_heads] */
     int64_t r2_layers, r2_heads;
+    int64_t r4_group;
     const bk_fitted *fitted;
     bk_dense *r1_dense, *r2_dense; /* NULL unless fitted; r2_dense takes the matrix of one head after the other */
 } bk_rotation;

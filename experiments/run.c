@@ -90,7 +90,7 @@ static bk_status export_rest(bk_run *r, bk_error *err)
         unsigned weights;
         bk_skip_masks(&r->cfg, l, &sites[l], &weights);
     }
-    bk_quantized_info info = {.quant = r->quant, .r3 = bk_source_r3(r->src) != NULL, .r4 = bk_source_r4(r->src) != NULL, .skip_sites = sites,
+    bk_quantized_info info = {.quant = r->quant, .skip_sites = sites,
                               .bos_before_text = r->cfg.prefix.mode == BK_PREFIX_NONE && r->policy.bos_auto,
                               .scheme = r->cfg.scheme, .model = bk_model_name(r->lab.model)};
     bk_run_path(r, "model", dir, sizeof dir);

@@ -37,6 +37,10 @@ typedef struct bk_hadamard_attr {
 } bk_hadamard_attr;
 bk_tensor *bk_hadamard(bk_ctx *ctx, bk_tensor *x, bk_tensor *h, const bk_hadamard_attr *attr);
 
+/* Every head turns by the matrix of its KV head, in row form: y_h = x_h m[h / (H/Hkv)].  x [..., H d], m [Hkv, d, d] -> [..., H d].
+ * Gradient: x. */
+bk_tensor *bk_rotate_heads(bk_ctx *ctx, bk_tensor *x, bk_tensor *m, int64_t heads);
+
 /* The published reconstruction losses (bk_loss_kind) of pred, target [N, T, C] -> [1].  Gradient: pred. */
 bk_tensor *bk_recon_loss(bk_ctx *ctx, bk_loss_kind kind, bk_tensor *pred, bk_tensor *target);
 

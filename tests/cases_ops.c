@@ -55,6 +55,11 @@ static bk_tensor *hadamard(bk_ctx *ctx, bk_tensor **in, void *user)
     return bk_hadamard(ctx, in[0], c->in[1].name ? in[1] : NULL, &c->hadamard);
 }
 
+static bk_tensor *rotate_heads(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    return bk_rotate_heads(ctx, in[0], in[1], ((const bk_op_case *)user)->heads);
+}
+
 static bk_tensor *recon_loss(bk_ctx *ctx, bk_tensor **in, void *user)
 {
     return bk_recon_loss(ctx, ((const bk_op_case *)user)->loss, in[0], in[1]);
@@ -135,6 +140,10 @@ const bk_op_case bk_op_cases[] = {
     {"hadamard", "tiles and tails", .wide = true, .graph = hadamard, .hadamard = {12, 32, 1, 1},
      .in = {X("x", 2, 37, 384), IN("h", SIGNS, 1, false, 2, 12, 12)}},
     {"hadamard", "blocks of 64", .wide = true, .graph = hadamard, .hadamard = {1, 64, 3, 0}, .in = {X("x", 2, 70, 192)}},
+    {"rotate_heads", "one matrix", .graph = rotate_heads, .heads = 1, .in = {X("x", 1, 5), CONSTANT("m", 3, 1, 5, 5)}},
+    {"rotate_heads", "grouped", .graph = rotate_heads, .heads = 6, .in = {X("x", 3, 2, 3, 24), CONSTANT("m", 3, 3, 4, 4)}},
+    {"rotate_heads", "tiles and tails", .wide = true, .graph = rotate_heads, .heads = 6,
+     .in = {X("x", 3, 2, 233, 144), CONSTANT("m", 3, 2, 24, 24)}},
     LOSS("mse", BK_LOSS_MSE, 1, 2, 3, 4),
     LOSS("skip_mse", BK_LOSS_SKIP_MSE, 1, 2, 6, 4),
     LOSS("skip_mse of two tokens", BK_LOSS_SKIP_MSE, 1, 1, 4, 3),

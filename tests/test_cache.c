@@ -32,17 +32,19 @@ static const struct {
     int64_t window, prefix;
     const char *quantizer; /* of activations, keys and values; NULL: full precision */
     bool cpu, overlap;     /* overlap: text starts at position 0 behind the prefix */
-} cases[] = {{"plain", 0, 0, NULL, false, false},
-             {"prefix", 0, 3, NULL, false, false},
-             {"window", 4, 0, NULL, false, false},
-             {"window as long as the beginning", FIRST, 2, NULL, false, false},
-             {"window of one token", 1, 0, NULL, false, false},
-             {"window of one token behind a prefix", 1, 2, NULL, false, false},
-             {"static", 0, 2, "static", false, false},
-             {"dynamic", 4, 2, "dynamic", false, false},
-             {"overlapping positions", 4, 3, NULL, false, true},
-             {"cpu", 0, 3, NULL, true, false},
-             {"cpu, window", 4, 3, NULL, true, false}};
+    bool r3;               /* per KV head */
+} cases[] = {{"plain", 0, 0, NULL, false, false, false},
+             {"prefix", 0, 3, NULL, false, false, false},
+             {"window", 4, 0, NULL, false, false, false},
+             {"window as long as the beginning", FIRST, 2, NULL, false, false, false},
+             {"window of one token", 1, 0, NULL, false, false, false},
+             {"window of one token behind a prefix", 1, 2, NULL, false, false, false},
+             {"static", 0, 2, "static", false, false, false},
+             {"dynamic", 4, 2, "dynamic", false, false, false},
+             {"overlapping positions", 4, 3, NULL, false, true, false},
+             {"cpu", 0, 3, NULL, true, false, false},
+             {"cpu, window", 4, 3, NULL, true, false, false},
+             {"keys that turn by the matrices of their heads", 4, 3, NULL, true, false, true}};
 
 typedef struct env {
     bk_tiny_block t;
@@ -56,6 +58,7 @@ static void open_env(env *e, int i)
     bk_config c = bk_tiny_config();
     c.sliding_window = cases[i].window;
     c.overlap_prefix = cases[i].overlap;
+    c.r3_per_kv_head = cases[i].r3;
     if (cases[i].quantizer) e->quant = bk_tiny_quant(cases[i].quantizer, 4, 4, true);
     bk_block_options opt = {.quant = cases[i].quantizer ? &e->quant : NULL, .prefix_len = cases[i].prefix, .tokens = TOKENS};
     bk_tiny_block_open(&e->t, be, &c, &opt, 3);

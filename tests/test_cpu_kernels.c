@@ -252,6 +252,15 @@ static void hadamard_small(backend be, outputs *o)
     transform(be, o, 4, 1, 2, 1);
 }
 
+static void rotate_heads(backend be, outputs *o)
+{
+    enum { ROWS = 401, H = 6, KV = 2, D = 40, N = ROWS * H * D };
+    bk_rotate_heads_args a = {ROWS, H, KV, D, numbers(N, 1, 1), numbers(KV * D * D, 2, 1), real_out(o, N), 0, 0};
+    RUN(be, rotate_heads, &a);
+    a.transpose = a.accumulate = 1, a.y = real_out(o, N);
+    RUN(be, rotate_heads, &a);
+}
+
 static void losses(backend be, outputs *o, bk_loss_kind kind)
 {
     enum { S = 2, T = 41, C = 250, N = S * T * C };
@@ -450,7 +459,7 @@ static const kernel_case cases[] = {
     CASE(bias), CASE(rmsnorm), CASE(rope), CASE(attention_grouped), CASE(attention_plain), CASE(attention_window),
     CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err), CASE(swiglu),
     CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base),
-    CASE(hadamard_small), CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine),
+    CASE(hadamard_small), CASE(rotate_heads), CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine),
     CASE(xent), CASE(fakequant_weights), CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads),
     CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
     CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),

@@ -375,6 +375,20 @@ START_TEST(hadamard_is_a_kronecker_product)
 }
 END_TEST
 
+/* Two query heads on each of two matrices: x_h M in row form, then back by M^T on top of what is there. */
+START_TEST(heads_turn_by_the_matrix_of_their_kv_head)
+{
+    const double x[8] = {1, 0, 0, 1, 1, 0, 0, 1}, m[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    double y[8];
+    bk_rotate_heads_args a = {.rows = 1, .heads = 4, .kv_heads = 2, .dim = 2, .x = x, .m = m, .y = y};
+    ok(K.rotate_heads(&a, &work));
+    NEAR(y, 1, 2, 3, 4, 5, 6, 7, 8);
+    a.transpose = a.accumulate = 1;
+    ok(K.rotate_heads(&a, &work));
+    NEAR(y, 2, 5, 5, 8, 10, 13, 13, 16);
+}
+END_TEST
+
 /* Half to even, and the mask includes both ends: rounded to -2 and 1 passes, beyond is clipped. */
 START_TEST(rounding_and_mask_of_stored_steps)
 {
@@ -536,6 +550,7 @@ int main(void)
     tcase_add_test(closed, normalized_mse_divides_by_the_largest_target);
     tcase_add_test(closed, cosine_of_right_angles_and_parallels);
     tcase_add_test(closed, hadamard_is_a_kronecker_product);
+    tcase_add_test(closed, heads_turn_by_the_matrix_of_their_kv_head);
     tcase_add_test(closed, rounding_and_mask_of_stored_steps);
     tcase_add_test(closed, extremes_of_a_symmetric_range);
     tcase_add_test(closed, flat_groups_reproduce_themselves);

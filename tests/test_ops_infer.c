@@ -55,6 +55,11 @@
     CASE(hadamard_no_base, BK_ESHAPE, "[12,12]", bk_hadamard(ctx, R(2, 12), NULL, H(12, 1, 1)))                                           \
     CASE(hadamard_base, BK_ESHAPE, "[12,12]", bk_hadamard(ctx, R(2, 12), R(4, 4), H(12, 1, 1)))                                           \
     CASE(hadamard_nothing, BK_EINVAL, "base 0", bk_hadamard(ctx, R(2, 12), NULL, H(0, 1, 1)))                                             \
+    CASE(rotate_heads_width, BK_ESHAPE, "3 heads", bk_rotate_heads(ctx, R(2, 8), R(1, 4, 4), 3))                                          \
+    CASE(rotate_heads_none, BK_ESHAPE, "0 heads", bk_rotate_heads(ctx, R(2, 8), R(1, 4, 4), 0))                                           \
+    CASE(rotate_heads_order, BK_ESHAPE, "[1,4,3]", bk_rotate_heads(ctx, R(2, 8), R(1, 4, 3), 2))                                          \
+    CASE(rotate_heads_groups, BK_ESHAPE, "[2,4,4]", bk_rotate_heads(ctx, R(2, 12), R(2, 4, 4), 3))                                        \
+    CASE(rotate_heads_rank, BK_ESHAPE, "[4,4]", bk_rotate_heads(ctx, R(2, 8), R(4, 4), 2))                                                \
     CASE(loss_shapes, BK_ESHAPE, "target is [2,3,5]", bk_recon_loss(ctx, BK_LOSS_MSE, R(2, 3, 4), R(2, 3, 5)))                            \
     CASE(loss_rank, BK_ESHAPE, "[N,T,C]", bk_recon_loss(ctx, BK_LOSS_MSE, R(6, 4), R(6, 4)))                                              \
     CASE(loss_kind, BK_EINVAL, "no such loss", bk_recon_loss(ctx, BK_LOSS_COUNT, R(2, 3, 4), R(2, 3, 4)))                                 \

@@ -13,6 +13,7 @@
 #include "blocks/quantized.h"
 #include "io/file.h"
 #include "tests/tiny_block.h"
+#include "tests/tiny_fitted.h"
 #include "tests/tiny_model.h"
 
 enum { SAMPLES = 2, TOKENS = 6 };
@@ -30,16 +31,18 @@ typedef struct variant {
     bool symmetric, rotated, bias;
     int64_t group, prefix;
     unsigned skip_sites, skip_weights; /* of block 1 */
+    bool fitted;                       /* R1, R2 and R3 (with `rotated`), order and signs of down's input; R4 in groups */
 } variant;
 
 static const variant variants[] = {
-    {"static", "static", 4, 4, true, true, false, 0, 3, 0, 0},
-    {"static asymmetric groups", "static", 3, 8, false, false, true, 16, 0, 0, 0},
-    {"dynamic", "dynamic", 4, 4, false, true, true, 0, 2, 0, 0},
-    {"weights only", "static", 2, 16, false, false, false, 32, 1, 0, 0},
-    {"eight bits", "static", 8, 8, true, false, false, 0, 0, 0, 0},
-    {"activations only", "static", 16, 4, true, false, false, 0, 0, 0, 0},
-    {"skips", "static", 4, 4, true, true, false, 0, 2, 1u << BK_SITE_DOWN_IN | 1u << BK_SITE_KEY, 1u << BK_W_O | 1u << BK_W_UP},
+    {"static", "static", 4, 4, true, true, false, 0, 3, 0, 0, false},
+    {"static asymmetric groups", "static", 3, 8, false, false, true, 16, 0, 0, 0, false},
+    {"dynamic", "dynamic", 4, 4, false, true, true, 0, 2, 0, 0, false},
+    {"weights only", "static", 2, 16, false, false, false, 32, 1, 0, 0, false},
+    {"eight bits", "static", 8, 8, true, false, false, 0, 0, 0, 0, false},
+    {"activations only", "static", 16, 4, true, false, false, 0, 0, 0, 0, false},
+    {"skips", "static", 4, 4, true, true, false, 0, 2, 1u << BK_SITE_DOWN_IN | 1u << BK_SITE_KEY, 1u << BK_W_O | 1u << BK_W_UP, false},
+    {"fitted", "dynamic", 4, 4, false, true, true, 0, 2, 0, 0, true},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0], LAYERS = 2 };
 
@@ -52,7 +55,7 @@ static bk_block_quant quant_of(const variant *v)
 
 /* What a hardened layer is. */
 typedef struct layer {
-    float *w[BK_W_COUNT], *b[BK_W_COUNT], *norm[BK_NORM_COUNT], *out;
+    float *w[BK_W_COUNT], *b[BK_W_COUNT], *norm[BK_NORM_COUNT], *r3, *out;
     char *name[64]; /* parameters of the sites */
     float *param[64];
     int params;
@@ -64,6 +67,7 @@ typedef struct env {
     bk_error err;
     char dir[BK_TINY_PATH], to[BK_TINY_PATH];
     bk_model *m;
+    bk_fitted *fitted;
     bk_source *src;
     bk_prefix prefix;
     bk_block_quant quant;
@@ -97,6 +101,7 @@ static void keep_layer(env *e, bk_block *b, layer *l)
     }
     for (int i = 0; i < BK_NORM_COUNT; i++)
         if (b->norm[i]) l->norm[i] = bk_tiny_read(e->be, b->norm[i]);
+    if (b->r3_m) l->r3 = bk_tiny_read(e->be, b->r3_m);
     for (int i = 0; i < bk_params_count(b->params); i++) {
         int group;
         const bk_tensor *t = bk_params_at(b->params, i, &group);
@@ -152,7 +157,7 @@ static void write_layers(env *e)
 static void finish(env *e)
 {
     unsigned sites[LAYERS] = {0, e->v->skip_sites};
-    bk_quantized_info info = {.quant = e->quant, .r3 = e->v->rotated, .r4 = e->v->rotated, .scheme = "W4A4KV4-static", .model = "tiny",
+    bk_quantized_info info = {.quant = e->quant, .scheme = "W4A4KV4-static", .model = "tiny",
                               .skip_sites = e->v->skip_sites ? sites : NULL};
     ok(bk_quantized_finish(e->src, &e->prefix, &info, e->to, &e->err), &e->err);
 }
@@ -169,7 +174,9 @@ static void open_env(env *e, const variant *v, const bk_backend *be)
     strcpy(e->to, "/tmp/bk_quantized_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(e->to));
     ok(bk_model_open(e->dir, &e->m, &e->err), &e->err);
-    bk_rotation_spec spec = {.r1 = v->rotated, .r2 = v->rotated, .r3 = v->rotated, .r4 = v->rotated, .seed = 4};
+    if (v->fitted) e->fitted = bk_tiny_fitted(&c, BK_TINY_ALL_PARTS, 2);
+    bk_rotation_spec spec = {.r1 = v->rotated, .r2 = v->rotated, .r3 = v->rotated, .r4 = v->rotated, .seed = 4, .r4_group = v->fitted ? 32 : 0,
+                             .fitted = e->fitted, .be = bk_backend_cpu()};
     ok(bk_source_open(e->m, &spec, &e->src, &e->err), &e->err);
     ok(bk_prefix_compute(be, e->src, ids, v->prefix, &e->prefix, &e->err), &e->err);
     e->x = bk_tiny_stream(SAMPLES, TOKENS, c.hidden, 9);
@@ -184,11 +191,13 @@ static void close_env(env *e)
         for (int i = 0; i < BK_W_COUNT; i++) free(y->w[i]), free(y->b[i]);
         for (int i = 0; i < BK_NORM_COUNT; i++) free(y->norm[i]);
         for (int i = 0; i < y->params; i++) free(y->name[i]), free(y->param[i]);
+        free(y->r3);
         free(y->out);
     }
     bk_stream_free(e->x);
     bk_prefix_free(&e->prefix);
     bk_source_close(e->src);
+    bk_fitted_free(e->fitted);
     bk_model_close(e->m);
     bk_tiny_model_remove(e->dir);
     bk_tiny_model_remove(e->to);
@@ -213,6 +222,7 @@ static void check_layer(env *e, bk_block *b, const layer *l)
         same(e, bk_linear_name[i], b->b[i], l->b[i]);
     }
     for (int i = 0; i < BK_NORM_COUNT; i++) same(e, bk_norm_name[i], b->norm[i], l->norm[i]);
+    same(e, "r3", b->r3_m, l->r3);
     for (int i = 0; i < l->params; i++) same(e, l->name[i], bk_params_find(b->params, l->name[i]), l->param[i]);
     float *out = output(e, b);
     ck_assert_msg(!memcmp(out, l->out, (size_t)(SAMPLES * TOKENS * b->cfg.hidden) * sizeof *out), "%s: the block computes something else", e->v->name);
@@ -227,7 +237,8 @@ static void check_model(env *e)
     ck_assert(bk_model_quantized(m));
     ok(bk_quantized_open(m, &q, &e->err), &e->err);
     ck_assert_str_eq(bk_quantized_scheme(q), "W4A4KV4-static");
-    ck_assert((bk_quantized_r3(q) != NULL) == e->v->rotated && (bk_quantized_r4(q) != NULL) == e->v->rotated);
+    ck_assert((bk_quantized_r3(q) != NULL) == (e->v->rotated && !e->v->fitted) && bk_model_config(m)->r3_per_kv_head == e->v->fitted);
+    ck_assert((bk_quantized_r4(q) != NULL) == e->v->rotated && (!e->v->fitted || bk_quantized_r4(q)->blocks == 3));
     const bk_prefix *p = bk_quantized_prefix(q);
     size_t bytes = (size_t)(LAYERS * p->kv_heads * p->n * p->head_dim) * sizeof(float);
     ck_assert_int_eq(p->n, e->v->prefix);
@@ -373,13 +384,32 @@ static void edit_config(env *e, const char *from, const char *to)
     free(path);
 }
 
+typedef struct edit {
+    const char *from, *to;
+    bk_status st;
+    const char *word;
+} edit;
+
+static void must_refuse_edits(const variant *v, const edit *bad, size_t n)
+{
+    env e;
+    open_env(&e, v, bk_backend_cpu());
+    char *path = bk_path_join(e.to, "config.json"), *text;
+    size_t len;
+    ok(bk_file_slurp(path, 16000, &text, &len, &e.err), &e.err);
+    for (size_t i = 0; i < n; i++) {
+        edit_config(&e, bad[i].from, bad[i].to);
+        must_refuse(&e, bad[i].st, bad[i].word);
+        ok(bk_write_file(path, text, len, &e.err), &e.err);
+    }
+    ok(read_all(&e, &e.err), &e.err);
+    free(text), free(path);
+    close_env(&e);
+}
+
 START_TEST(damaged_configs_are_refused)
 {
-    static const struct {
-        const char *from, *to;
-        bk_status st;
-        const char *word;
-    } bad[] = {
+    static const edit bad[] = {
         {"\"version\": 1", "\"version\": 2", BK_EUNSUP, "version 2"},
         {"\"granularity\": \"channel\"", "\"granularity\": \"row\"", BK_EFORMAT, "weight"},
         {"\"bits\": 4", "\"bits\": 1", BK_EFORMAT, "weight"},
@@ -390,17 +420,36 @@ START_TEST(damaged_configs_are_refused)
         {"\"prefix_ids\": [", "\"prefix_ids\": [], \"x\": [", BK_EFORMAT, "prefix"},
         {"\"skip_sites\": [", "\"skip_sites\": [0, 0, 0,", BK_EFORMAT, "skip_sites"},
     };
+    must_refuse_edits(&variants[6], bad, sizeof bad / sizeof bad[0]);
+}
+END_TEST
+
+START_TEST(damaged_rotations_are_refused)
+{
+    static const edit bad[] = {
+        {"\"r3_per_kv_head\": true", "\"r3_per_kv_head\": false", BK_EFORMAT, "r3"},
+        {"\"online_r3\": false", "\"online_r3\": true", BK_EFORMAT, "online_r3"},
+        {"\"online_r4_group\": 32", "\"online_r4_group\": 36", BK_EFORMAT, "online_r4_group"},
+        {"\"online_r4_group\": 32", "\"online_r4_group\": 6", BK_EFORMAT, "online_r4_group"},
+        {"\"online_r4_group\": 32", "\"online_r4_group\": -32", BK_EFORMAT, "online_r4_group"},
+    };
+    must_refuse_edits(&variants[VARIANTS - 1], bad, sizeof bad / sizeof bad[0]);
+}
+END_TEST
+
+START_TEST(a_plain_model_cannot_have_rotated_keys)
+{
     env e;
-    open_env(&e, &variants[6], bk_backend_cpu());
-    char *path = bk_path_join(e.to, "config.json"), *text;
+    bk_error err = {0};
+    bk_model *m;
+    open_env(&e, &variants[4], bk_backend_cpu());
+    char *path = bk_path_join(e.dir, "config.json"), *text, out[16384];
     size_t len;
     ok(bk_file_slurp(path, 16000, &text, &len, &e.err), &e.err);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        edit_config(&e, bad[i].from, bad[i].to);
-        must_refuse(&e, bad[i].st, bad[i].word);
-        ok(bk_write_file(path, text, len, &e.err), &e.err);
-    }
-    ok(read_all(&e, &e.err), &e.err);
+    int n = snprintf(out, sizeof out, "{\"r3_per_kv_head\": true,%s", strchr(text, '{') + 1);
+    ok(bk_write_file(path, out, (size_t)n, &e.err), &e.err);
+    ck_assert_int_eq(bk_model_open(e.dir, &m, &err), BK_EUNSUP);
+    ck_assert_ptr_nonnull(strstr(err.msg, "r3_per_kv_head"));
     free(text), free(path);
     close_env(&e);
 }
@@ -463,6 +512,17 @@ START_TEST(damaged_values_are_refused)
         exchange(&e, bad[i].name, bad[i].index, codes ? (void *)&code : &value, codes ? 1 : sizeof value);
     }
     ok(read_all(&e, &e.err), &e.err);
+    close_env(&e);
+}
+END_TEST
+
+START_TEST(a_damaged_r3_is_refused)
+{
+    env e;
+    float value = NAN;
+    open_env(&e, &variants[VARIANTS - 1], bk_backend_cpu());
+    exchange(&e, "model.layers.1.self_attn.r3", 5, &value, sizeof value);
+    must_refuse(&e, BK_ENUMERIC, "model.layers.1.self_attn.r3");
     close_env(&e);
 }
 END_TEST
@@ -559,6 +619,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_model_comes_back_to_the_bit, 0, VARIANTS);
     tcase_add_loop_test(t, a_model_comes_back_on_other_backends, 0, 6);
+    tcase_add_loop_test(t, a_model_comes_back_on_other_backends, 2 * (VARIANTS - 1), 2 * VARIANTS);
     tcase_add_loop_test(t, the_rest_of_the_model_comes_back, 0, 2);
     tcase_add_loop_test(t, one_shard_comes_back_alone, 0, VARIANTS);
     tcase_add_test(t, writing_twice_gives_the_same_bytes);
@@ -566,6 +627,9 @@ int main(void)
     t = tcase_create("damage");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, damaged_configs_are_refused);
+    tcase_add_test(t, damaged_rotations_are_refused);
+    tcase_add_test(t, a_damaged_r3_is_refused);
+    tcase_add_test(t, a_plain_model_cannot_have_rotated_keys);
     tcase_add_test(t, a_prefix_id_outside_of_the_vocabulary_is_refused);
     tcase_add_test(t, damaged_values_are_refused);
     tcase_add_test(t, missing_and_short_files_are_refused);

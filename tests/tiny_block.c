@@ -34,6 +34,7 @@ static void fill_weights(const bk_config *c, bk_block_weights *w, uint64_t seed)
         normal(w->b[id], out, 0.1, 0.3, seed, &drawn);
     }
     for (bk_norm_id id = 0; id < BK_NORM_COUNT; id++) normal(w->norm[id], id < BK_NORM_Q ? c->hidden : c->head_dim, 1, 0.2, seed, &drawn);
+    normal(w->r3, c->kv_heads * c->head_dim * c->head_dim, 0, 1 / sqrt((double)c->head_dim), seed, &drawn);
 }
 
 void bk_tiny_block_open(bk_tiny_block *t, const bk_backend *be, const bk_config *c, const bk_block_options *opt, uint64_t seed)

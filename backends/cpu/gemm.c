@@ -61,3 +61,18 @@ bk_status bk_cpu_gemm_f64(const bk_gemm_args *a, const bk_work *w)
     (void)w;
     return in_tiles(a, product_f64);
 }
+
+/* A tile of rows of one head at a time */
+bk_status bk_cpu_rotate_heads(const bk_rotate_heads_args *a, const bk_work *w)
+{
+    (void)w;
+    int64_t d = a->dim, width = a->heads * d, per = a->heads / a->kv_heads;
+#pragma omp parallel for schedule(dynamic) if (a->rows * width * d > SERIAL)
+    for (int64_t u = 0; u < bk_tiles(a->rows, TILE_M) * a->heads; u++) {
+        int64_t row = u / a->heads * TILE_M, h = u % a->heads, at = row * width + h * d;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, a->transpose ? CblasTrans : CblasNoTrans, (int)bk_min_i64(TILE_M, a->rows - row), (int)d, (int)d,
+                    1.0f, (const float *)a->x + at, (int)width, (const float *)a->m + h / per * d * d, (int)d, a->accumulate ? 1.0f : 0.0f,
+                    (float *)a->y + at, (int)width);
+    }
+    return BK_OK;
+}

@@ -136,3 +136,18 @@ KERNEL(hadamard)
     }
     return BK_OK;
 }
+
+KERNEL(rotate_heads)
+{
+    const int64_t d = a->dim, per = a->heads / a->kv_heads;
+    for (int64_t r = 0; r < a->rows * a->heads; r++) {
+        const REAL *m = (const REAL *)a->m + r % a->heads / per * d * d, *x = (const REAL *)a->x + r * d;
+        REAL *y = (REAL *)a->y + r * d;
+        for (int64_t j = 0; j < d; j++) {
+            double sum = a->accumulate ? (double)y[j] : 0;
+            for (int64_t i = 0; i < d; i++) sum += (double)x[i] * (a->transpose ? m[j * d + i] : m[i * d + j]);
+            y[j] = (REAL)sum;
+        }
+    }
+    return BK_OK;
+}
