@@ -5,7 +5,8 @@
 #include <stdint.h>
 
 /* Streams in use, so that no two purposes share numbers. */
-typedef enum { BK_RNG_R1 = 1, BK_RNG_R2, BK_RNG_SAMPLES, BK_RNG_SHUFFLE, BK_RNG_SYNTH, BK_RNG_TEST, BK_RNG_CHECK, BK_RNG_OFFQ, BK_RNG_OFFQ_KEYS, BK_RNG_OFFQ_DOWN } bk_rng_stream;
+typedef enum { BK_RNG_R1 = 1, BK_RNG_R2, BK_RNG_SAMPLES, BK_RNG_SHUFFLE, BK_RNG_SYNTH, BK_RNG_TEST, BK_RNG_CHECK, BK_RNG_OFFQ,
+               BK_RNG_OFFQ_KEYS, BK_RNG_OFFQ_DOWN, BK_RNG_RETRACT, BK_RNG_ROWS } bk_rng_stream;
 
 uint64_t bk_rng_u64(uint64_t seed, uint64_t stream, uint64_t counter);
 double bk_rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter);          /* [0, 1) */

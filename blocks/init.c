@@ -149,6 +149,13 @@ bk_status bk_block_init_weight(bk_ctx *ctx, bk_block *b, bk_linear_id w, bk_erro
     return st;
 }
 
+bk_status bk_block_init_weights(bk_ctx *ctx, bk_block *b, bk_error *err)
+{
+    for (int w = 0; w < BK_W_COUNT; w++)
+        if (bk_weight_active(b, w)) BK_TRY(bk_block_init_weight(ctx, b, w, err));
+    return BK_OK;
+}
+
 /* --- search of weights: e^T G e per row and group, e = Q(w) - w --- */
 
 static bk_status weight_error(initializer *in, int w, double *error)
@@ -384,8 +391,7 @@ static bk_status run(initializer *in)
     BK_TRY(bk_for_batches(in->ctx, in->x, batch, measure_batch, in, in->err));
     for (int i = 0; i < BK_SITE_COUNT; i++)
         if (site_active(b, i)) BK_TRY(init_site(in, i));
-    for (int w = 0; w < BK_W_COUNT; w++)
-        if (to_init(in, w)) BK_TRY(bk_block_init_weight(in->ctx, b, w, in->err));
+    if (!in->opt->keep_weights) BK_TRY(bk_block_init_weights(in->ctx, b, in->err));
     if (in->opt->search) BK_TRY(search_weights(in));
     if (in->opt->search) BK_TRY(search_sites(in));
     bk_block_quantize(b, true, true);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/rng.h"
 
 /* How the linears of a block touch the residual stream. */
 static const struct {
@@ -353,9 +352,10 @@ static bk_status prepare(bk_rotation *r, const bk_rotation_spec *spec, const flo
 static void switch_on(bk_rotation *r, const bk_rotation_spec *spec)
 {
     const bk_fitted *f = r->fitted;
-    r->on[BK_TRANSFORM_UNTIE] = spec->r1 && r->before.tied;
+    r->on[BK_TRANSFORM_FUSE] = spec->r1 || spec->fuse;
+    r->on[BK_TRANSFORM_UNTIE] = r->on[BK_TRANSFORM_FUSE] && r->before.tied;
     r->on[BK_TRANSFORM_SCALES] = f->scale_attn_in || f->scale_mlp_in || f->scale_o_in || f->scale_down_in;
-    r->on[BK_TRANSFORM_FUSE] = r->on[BK_TRANSFORM_R1] = spec->r1;
+    r->on[BK_TRANSFORM_R1] = spec->r1;
     r->on[BK_TRANSFORM_R2] = spec->r2;
     r->on[BK_TRANSFORM_R3] = spec->r3;
     r->on[BK_TRANSFORM_DOWN_ORDER] = f->down_order != NULL;
@@ -451,4 +451,16 @@ bk_status bk_rotation_head(const bk_rotation *r, int64_t rows, float *x, bk_erro
 {
     bk_vectors v = rows_of(r, rows, x);
     return bk_rotation_head_rows(r, &v, err);
+}
+
+bk_status bk_rotation_dense(int64_t n, bk_rng_stream purpose, uint64_t seed, double *r, bk_error *err)
+{
+    bk_hadamard_plan *plan;
+    BK_TRY(bk_hadamard_create(n, &plan, err));
+    int8_t *signs = random_signs(seed, purpose, n);
+    for (int64_t i = 0; i < n * n; i++) r[i] = i % (n + 1) == 0;
+    bk_status st = signs ? bk_hadamard_apply_f64(plan, signs, r, n, n, 1, err) : bk_fail(err, BK_ENOMEM, "no memory for the signs of a rotation");
+    free(signs);
+    bk_hadamard_free(plan);
+    return st;
 }

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "autograd/backend.h"
+#include "autograd/rng.h"
 #include "blocks/config.h"
 #include "blocks/fitted.h"
 #include "blocks/vectors.h"
@@ -38,6 +39,7 @@ typedef struct bk_rotation_spec {
     /* Lent, NULL for none. Its r1, r2 and r3 stand in for the Hadamards where those are on; its other parts are on where they are there. */
     const bk_fitted *fitted;
     const bk_backend *be; /* computes products with fitted r1 and r2 (slot gemm_f64); may be NULL where there are none */
+    bool fuse;           /* fuse and untie without r1 too: what a rotation is fitted to */
 } bk_rotation_spec;
 
 /* The same made ready for one model. */
@@ -85,5 +87,9 @@ bk_status bk_rotation_head(const bk_rotation *r, int64_t rows, float *x, bk_erro
 bk_status bk_rotation_block_view(const bk_rotation *r, int64_t layer, const bk_weights_view *w, bk_error *err) BK_MUST_USE;
 bk_status bk_rotation_embed_rows(const bk_rotation *r, const bk_vectors *rows, bk_error *err) BK_MUST_USE;
 bk_status bk_rotation_head_rows(const bk_rotation *r, const bk_vectors *rows, bk_error *err) BK_MUST_USE;
+
+/* The random-sign Hadamard of order n that a seed gives, as a matrix r[n, n] in row form. purpose: BK_RNG_R1, or BK_RNG_R2 for the one that all
+ * heads share. */
+bk_status bk_rotation_dense(int64_t n, bk_rng_stream purpose, uint64_t seed, double *r, bk_error *err) BK_MUST_USE;
 
 #endif

@@ -1,397 +1,461 @@
-/* The f64 slots of linear algebra, on ref and on cpu, against closed forms and what defines their results; odd orders, small and large. */
+/* Dense algebra of rotations: products, QR, polar factors, Cayley SGD. */
 #include <check.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/backend.h"
+#include "autograd/linalg.h"
 #include "autograd/rng.h"
 
-static const int64_t orders[] = {1, 2, 3, 31, 33, 64, 97, 260, 545};
-enum { ORDERS = sizeof orders / sizeof *orders, TILED = ORDERS - 1 };
-
-enum { BACKENDS = 3 };
-static const bk_backend *backend_of(int i) { return i == 0 ? bk_backend_cpu() : bk_backend_ref(i == 1 ? BK_F32 : BK_F64); }
-
-/* Loop index of a test over backends and orders; ref is slow, so it leaves the largest out. */
-enum { CASES = BACKENDS * ORDERS };
-static const bk_backend *be;
-static int64_t n;
-static bool skip;
-
-static void pick(int i)
+static void ok(bk_status st, const bk_error *err)
 {
-    be = backend_of(i / ORDERS);
-    n = orders[i % ORDERS];
-    skip = i / ORDERS > 0 && n > 100;
+    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
 }
 
-static void *taken[64];
-static int n_taken;
-
-static double *zeros(int64_t count)
+static double *room(int64_t n)
 {
-    double *x = calloc((size_t)count + 1, sizeof *x);
+    double *x = calloc((size_t)n, sizeof *x);
     ck_assert_ptr_nonnull(x);
-    ck_assert_int_lt(n_taken, 64);
-    return taken[n_taken++] = x;
-}
-
-static void give_back(void)
-{
-    while (n_taken) free(taken[--n_taken]);
-}
-
-static double *normals(int64_t count, uint64_t seed)
-{
-    double *x = zeros(count);
-    for (int64_t i = 0; i < count; i++) x[i] = bk_rng_normal(seed, BK_RNG_TEST, (uint64_t)i);
     return x;
 }
 
-static double *copy_of(const double *x, int64_t count) { return memcpy(zeros(count), x, sizeof *x * (size_t)count); }
-
-/* c[m,n] = a[m,k] b, b[k,n] or with tb b[n,k]^T: plain loops, no kernel of brick. */
-static double *times(const double *a, const double *b, int64_t order, bool ta, bool tb)
+static double *normal(int64_t n, uint64_t seed)
 {
-    double *c = zeros(order * order);
-    for (int64_t i = 0; i < order; i++)
-        for (int64_t k = 0; k < order; k++)
-            for (int64_t j = 0; j < order; j++)
-                c[i * order + j] += a[ta ? k * order + i : i * order + k] * b[tb ? j * order + k : k * order + j];
-    return c;
-}
-
-static double largest(const double *x, int64_t count)
-{
-    double m = 0;
-    for (int64_t i = 0; i < count; i++) m = isfinite(x[i]) ? fmax(m, fabs(x[i])) : INFINITY;
-    return m;
-}
-
-static double difference(const double *x, const double *y, int64_t count)
-{
-    double m = 0;
-    for (int64_t i = 0; i < count; i++) m = isfinite(x[i]) ? fmax(m, fabs(x[i] - y[i])) : INFINITY;
-    return m;
-}
-
-static double *identity(int64_t order)
-{
-    double *x = zeros(order * order);
-    for (int64_t i = 0; i < order; i++) x[i * order + i] = 1;
+    double *x = room(n);
+    for (int64_t i = 0; i < n; i++) x[i] = bk_rng_normal(seed, BK_RNG_TEST, (uint64_t)i);
     return x;
 }
 
-#define RUN(slot, ...)                                                                       \
-    __extension__({                                                                          \
-        bk_##slot##_args run_args = __VA_ARGS__;                                             \
-        size_t run_bytes = be->work ? be->work(BK_SLOT_##slot, &run_args) : 0;               \
-        bk_work run_work = {aligned_alloc(64, (run_bytes + 127) / 64 * 64), run_bytes};      \
-        bk_status run_status = be->k.slot(&run_args, &run_work);                             \
-        free(run_work.base);                                                                 \
-        run_status;                                                                          \
-    })
-#define OK(...) ck_assert_int_eq(__VA_ARGS__, BK_OK)
-
-/* A well-conditioned upper triangle; below it zeros. */
-static double *upper(uint64_t seed)
+static double *same(const double *x, int64_t n)
 {
-    double *r = normals(n * n, seed);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j <= i; j++) r[i * n + j] = i == j ? 1 + fabs(r[i * n + j]) : 0;
-    for (int64_t i = 0; i < n * n; i++) r[i] *= i % (n + 1) ? 1 / sqrt((double)n) : 1;
-    return r;
+    double *y = room(n);
+    memcpy(y, x, (size_t)n * sizeof *y);
+    return y;
 }
 
-static double *upper_part(const double *m)
+/* c += op(a) op(b), by definition; rows are lda, ldb, ldc apart. */
+static void naive(const bk_product *p, double *c)
 {
-    double *r = zeros(n * n);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = i; j < n; j++) r[i * n + j] = m[i * n + j];
-    return r;
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t j = 0; j < p->n; j++)
+            for (int64_t k = 0; k < p->k; k++)
+                c[i * p->ldc + j] += p->a[p->ta ? k * p->lda + i : i * p->lda + k] * p->b[p->tb ? j * p->ldb + k : k * p->ldb + j];
 }
 
-static void lower_part_is_kept(const double *before, const double *after)
+static void naive_square(int64_t n, bool ta, const double *a, bool tb, const double *b, double *c)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < i; j++) ck_assert_msg(before[i * n + j] == after[i * n + j], "(%d, %d) has changed", (int)i, (int)j);
+    memset(c, 0, (size_t)(n * n) * sizeof *c);
+    naive(&(bk_product){.m = n, .n = n, .k = n, .ta = ta, .tb = tb, .a = a, .b = b, .lda = n, .ldb = n, .ldc = n}, c);
 }
 
-static double *diagonal(const double *m)
+static double worst(const double *a, const double *b, int64_t n)
 {
-    double *d = zeros(n);
-    for (int64_t i = 0; i < n; i++) d[i] = m[i * (n + 1)];
-    return d;
+    double w = 0;
+    for (int64_t i = 0; i < n; i++) w = fabs(a[i] - b[i]) <= w ? w : fabs(a[i] - b[i]);
+    return w;
 }
 
-START_TEST(cholesky_gives_the_triangle_back)
+static double defect(int64_t n, const double *q)
 {
-    pick(_i);
-    if (skip) return;
-    double *r = upper(1), *h = times(r, r, n, false, true), *before = copy_of(h, n * n), bad = 7;
-    OK(RUN(cholesky, {n, 0, diagonal(h), NULL, h, &bad}));
-    ck_assert(bad == -1);
-    ck_assert_double_lt(difference(upper_part(h), r, n * n), 1e-12 * largest(r, n * n));
-    lower_part_is_kept(before, h);
+    double *e = room(n * n), w = 0;
+    naive_square(n, false, q, true, q, e);
+    for (int64_t i = 0; i < n * n; i++) w = fmax(w, fabs(e[i] - (i % (n + 1) == 0)));
+    free(e);
+    return w;
+}
+
+typedef struct algebra {
+    bk_error err;
+    bk_linalg *l;
+} algebra;
+
+static void open(algebra *a, const bk_backend *be)
+{
+    *a = (algebra){0};
+    ck_assert_ptr_nonnull(a->l = bk_linalg_new(be, &a->err));
+}
+
+static double *orthogonal(int64_t n, uint64_t seed)
+{
+    algebra a;
+    double *q = normal(n * n, seed);
+    open(&a, bk_backend_ref(BK_F64));
+    ok(bk_linalg_qr_rows(a.l, n, q, NULL), &a.err);
+    bk_linalg_free(a.l);
+    return q;
+}
+
+/* --- products --- */
+
+START_TEST(products_of_every_kind)
+{
+    enum { M = 3, N = 5, K = 4, LD = 9, SIZE = LD * LD };
+    algebra l;
+    bool ta = _i & 1, tb = _i & 2, add = _i & 4;
+    double *a = normal(SIZE, 1), *b = normal(SIZE, 2), *got = normal(SIZE, 3), *want = same(got, SIZE);
+    open(&l, bk_backend_cpu());
+    bk_product p = {.m = M, .n = N, .k = K, .ta = ta, .tb = tb, .add = add, .a = a, .b = b, .c = got, .lda = LD, .ldb = LD - 1, .ldc = LD - 2};
+    ok(bk_linalg_product(l.l, &p), &l.err);
+    for (int64_t i = 0; !add && i < M * N; i++) want[i / N * p.ldc + i % N] = 0;
+    naive(&p, want);
+    ck_assert(worst(got, want, SIZE) < 1e-14); /* between the rows, too: nothing else is touched */
+    bk_linalg_free(l.l);
+    free(a), free(b), free(got), free(want);
 }
 END_TEST
 
-/* The order and the shift, and a second factorization from what the first has left */
-START_TEST(cholesky_permutes_and_shifts)
+START_TEST(algebra_never_touches_device_memory)
 {
-    pick(_i);
-    if (skip) return;
-    double *r = upper(2), *h = times(r, r, n, false, true), *whole = copy_of(h, n * n), *diag = diagonal(h), bad;
-    int32_t *order = (int32_t *)(void *)zeros(n);
-    for (int64_t i = 0; i < n; i++) order[i] = (int32_t)((i * 2 + 1) % n); /* all orders but 2 and 64 and 260 are odd */
-    for (int64_t i = 0; i < n && n % 2 == 0; i++) order[i] = (int32_t)(n - 1 - i);
-    for (double shift = 0.25; shift < 10; shift *= 10) {
-        double *want = zeros(n * n);
-        for (int64_t i = 0; i < n * n; i++) want[i] = whole[order[i / n] * n + order[i % n]] + (i / n == i % n ? shift : 0);
-        OK(RUN(cholesky, {n, shift, diag, order, h, &bad}));
-        double *root = upper_part(h);
-        ck_assert_double_lt(difference(times(root, root, n, false, true), want, n * n), 1e-13 * largest(want, n * n) * (double)(n + 8));
-        ck_assert(bad == -1);
+    enum { N = 6 };
+    algebra l;
+    double *a = normal(N * N, 1), *b = normal(N * N, 2), c[N * N], want[N * N];
+    open(&l, bk_backend_guard(BK_F32));
+    ok(bk_linalg_square(l.l, N, false, a, true, b, c), &l.err);
+    naive_square(N, false, a, true, b, want);
+    ck_assert(worst(c, want, N * N) < 1e-13);
+    bk_linalg_free(l.l);
+    free(a), free(b);
+}
+END_TEST
+
+/* --- QR --- */
+
+static const int64_t orders[] = {1, 2, 7, 32, 70}; /* panels have 32 rows */
+enum { ORDERS = sizeof orders / sizeof orders[0] };
+
+START_TEST(qr_gives_orthonormal_rows_and_a_triangle)
+{
+    algebra l;
+    int64_t n = orders[_i], nn = n * n;
+    double *a = normal(nn, 4), *q = same(a, nn), *lower = normal(nn, 5), *back = room(nn);
+    open(&l, bk_backend_cpu());
+    ok(bk_linalg_qr_rows(l.l, n, q, lower), &l.err);
+    ck_assert(defect(n, q) < 1e-13);
+    for (int64_t i = 0; i < n; i++) {
+        ck_assert(lower[i * n + i] > 0);
+        for (int64_t j = i + 1; j < n; j++) ck_assert(lower[i * n + j] == 0);
     }
+    naive_square(n, false, lower, false, q, back);
+    ck_assert(worst(back, a, nn) < 1e-12);
+    bk_linalg_free(l.l);
+    free(a), free(q), free(lower), free(back);
 }
 END_TEST
 
-START_TEST(cholesky_names_the_first_bad_pivot)
+START_TEST(qr_of_dependent_rows_names_one)
 {
-    pick(_i);
-    if (skip) return;
-    double *h = identity(n), *diag = diagonal(h), bad = -1;
-    diag[n / 2] = -1;
-    OK(RUN(cholesky, {n, 0, diag, NULL, h, &bad}));
-    ck_assert_double_eq(bad, (double)(n / 2));
-    diag[n / 2] = NAN;
-    OK(RUN(cholesky, {n, 0, diag, NULL, h, &bad}));
-    ck_assert_double_eq(bad, (double)(n / 2));
-    OK(RUN(cholesky, {n, 0, identity(n), NULL, h, &bad})); /* only the first n of it are read: 1, 0, 0 ... */
-    ck_assert_double_eq(bad, n > 1 ? (double)(n - 1) : -1);
+    enum { N = 40 };
+    algebra l;
+    double *a = normal(N * N, 6);
+    memset(a + 35 * N, 0, N * sizeof *a);
+    open(&l, bk_backend_cpu());
+    ck_assert_int_eq(bk_linalg_qr_rows(l.l, N, a, NULL), BK_ENUMERIC);
+    ck_assert_ptr_nonnull(strstr(l.err.msg, "row 35"));
+    bk_linalg_free(l.l);
+    free(a);
 }
 END_TEST
 
-/* Condition 1e12: R R^T is H to rounding all the same. */
-START_TEST(cholesky_of_a_nearly_singular_matrix)
+/* sum of c q over the orthonormal rows q of a: its gradient by differences. */
+static double through_qr(bk_linalg *l, int64_t n, const double *a, const double *c, double *q, double *lower)
 {
-    pick(_i);
-    if (skip) return;
-    double *h = zeros(n * n), bad;
-    for (int64_t i = 0; i < n * n; i++) h[i] = 1 + (i / n == i % n ? 1e-12 * (double)n : 0);
-    double *want = copy_of(h, n * n);
-    OK(RUN(cholesky, {n, 0, diagonal(h), NULL, h, &bad}));
-    ck_assert(bad == -1);
-    double *r = upper_part(h);
-    ck_assert_double_lt(difference(times(r, r, n, false, true), want, n * n), 1e-15 * (double)(n + 8));
+    double sum = 0;
+    memcpy(q, a, (size_t)(n * n) * sizeof *q);
+    ck_assert_int_eq(bk_linalg_qr_rows(l, n, q, lower), BK_OK);
+    for (int64_t i = 0; i < n * n; i++) sum += c[i] * q[i];
+    return sum;
 }
-END_TEST
 
-START_TEST(trtri_inverts_the_upper_triangle)
+START_TEST(gradient_of_qr_agrees_with_differences)
 {
-    pick(_i);
-    if (skip) return;
-    double *r = upper(3), *u = copy_of(r, n * n);
+    algebra l;
+    int64_t n = orders[_i], nn = n * n;
+    double *a = normal(nn, 7), *c = normal(nn, 8), *e = normal(nn, 9), *q = room(nn), *lower = room(nn), *g = same(c, nn), h = 1e-5;
+    for (int64_t i = 0; i < n; i++) a[i * n + i] += 3 * sqrt((double)n);
+    open(&l, bk_backend_cpu());
+    through_qr(l.l, n, a, c, q, lower);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < i; j++) u[i * n + j] = NAN; /* neither read nor changed */
-    OK(RUN(trtri, {n, u}));
+        for (int64_t j = i + 1; j < n; j++) lower[i * n + j] = NAN; /* what lies above the diagonal is not read */
+    ok(bk_linalg_qr_rows_backward(l.l, n, q, lower, g), &l.err);
+    double analytic = 0, value[2], size = 0;
+    for (int64_t i = 0; i < nn; i++) analytic += g[i] * e[i], size += g[i] * g[i];
+    for (int k = 0; k < 2; k++) {
+        double *moved = same(a, nn);
+        for (int64_t i = 0; i < nn; i++) moved[i] += (k ? -h : h) * e[i];
+        value[k] = through_qr(l.l, n, moved, c, q, lower);
+        free(moved);
+    }
+    double numeric = (value[0] - value[1]) / (2 * h);
+    ck_assert_msg(n > 1 ? fabs(numeric - analytic) < 1e-6 * sqrt(size) : analytic == 0, "%g by differences, %g", numeric, analytic);
+    bk_linalg_free(l.l);
+    free(a), free(c), free(e), free(q), free(lower), free(g);
+}
+END_TEST
+
+/* --- polar factors --- */
+
+/* a = q s with s = v diag(d) v^T: q is its polar factor. */
+static void check_polar(int64_t n, double smallest, double tol)
+{
+    algebra l;
+    int64_t nn = n * n;
+    double *q = orthogonal(n, 9), *v = orthogonal(n, 10), *d = room(nn), *s = room(nn), *a = room(nn);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < i; j++) ck_assert(isnan(u[i * n + j]));
-    ck_assert_double_lt(difference(times(upper_part(u), r, n, false, false), identity(n), n * n), 1e-11);
+        for (int64_t j = 0; j < n; j++) d[i * n + j] = v[i * n + j] * (n > 1 ? pow(smallest, (double)j / (double)(n - 1)) : 1);
+    naive_square(n, false, d, true, v, s);
+    naive_square(n, false, q, false, s, a);
+    open(&l, bk_backend_cpu());
+    ok(bk_linalg_polar(l.l, n, a), &l.err);
+    ck_assert(defect(n, a) < 1e-12);
+    ck_assert_msg(worst(a, q, nn) < tol, "order %d, singular values down to %g: off by %g", (int)n, smallest, worst(a, q, nn));
+    bk_linalg_free(l.l);
+    free(q), free(v), free(d), free(s), free(a);
+}
+
+START_TEST(polar_factor_is_the_nearest_rotation)
+{
+    check_polar(orders[_i], 0.3, 1e-13);
+    check_polar(orders[_i], 1e-6, 1e-9);
+    check_polar(orders[_i], 1e-9, 1e-6);
 }
 END_TEST
 
-/* H^-1 = U^T U */
-START_TEST(inverse_of_a_gram_matrix)
+START_TEST(singular_matrices_have_no_polar_factor)
 {
-    pick(_i);
-    if (skip) return;
-    double *r = upper(4), *h = times(r, r, n, false, true), *whole = copy_of(h, n * n), bad;
-    OK(RUN(cholesky, {n, 0, diagonal(h), NULL, h, &bad}));
-    OK(RUN(trtri, {n, h}));
-    double *u = upper_part(h), *inverse = times(u, u, n, true, false);
-    ck_assert_double_lt(difference(times(inverse, whole, n, false, false), identity(n), n * n), 1e-10);
+    enum { N = 5 };
+    algebra l;
+    double *a = normal(N * N, 11);
+    memset(a, 0, N * sizeof *a);
+    open(&l, bk_backend_cpu());
+    ck_assert_int_eq(bk_linalg_polar(l.l, N, a), BK_ENUMERIC);
+    bk_error_clear(&l.err);
+    a[7] = NAN;
+    ck_assert_int_eq(bk_linalg_polar(l.l, N, a), BK_ENUMERIC);
+    bk_linalg_free(l.l);
+    free(a);
 }
 END_TEST
 
-START_TEST(gram_adds_and_is_symmetric)
+START_TEST(defect_is_the_largest_entry)
 {
-    pick(_i);
-    if (skip) return;
-    int64_t rows = n == 33 ? 1100 : 7;
-    double *x = normals(rows * n, 5), *h = zeros(n * n), *want = zeros(n * n);
-    float *narrow = (float *)(void *)zeros(rows * n);
-    for (int64_t i = 0; i < rows * n; i++) x[i] = narrow[i] = (float)x[i];
-    for (int64_t i = 0; i < n * n; i++) want[i] = h[i] = (double)(i / n + i % n);
-    for (int64_t i = 0; i < n * n; i++)
-        for (int64_t r = 0; r < rows; r++) want[i] += 0.5 * x[r * n + i / n] * x[r * n + i % n];
-    OK(RUN(gram, {rows, n, 0.5, be->dtype == BK_F32 ? (void *)narrow : (void *)x, h}));
-    ck_assert_double_lt(difference(h, want, n * n), 1e-12 * largest(want, n * n));
-    for (int64_t i = 0; i < n * n; i++) ck_assert(h[i] == h[i % n * n + i / n]);
+    enum { N = 4 };
+    algebra l;
+    double *q = orthogonal(N, 12), got;
+    open(&l, bk_backend_cpu());
+    ok(bk_linalg_defect(l.l, N, q, &got), &l.err);
+    ck_assert(got < 1e-14);
+    for (int i = 0; i < N; i++) q[2 * N + i] *= 1.1;
+    ok(bk_linalg_defect(l.l, N, q, &got), &l.err);
+    ck_assert(fabs(got - 0.21) < 1e-12);
+    bk_linalg_free(l.l);
+    free(q);
 }
 END_TEST
 
-START_TEST(gemm_f64_in_all_orders)
+/* --- Cayley SGD --- */
+
+/* The published step, written out with whole matrices. */
+static void published_step(int64_t n, double *r, double *v, const double *g, double lr, double momentum)
 {
-    pick(_i);
-    if (skip) return;
-    double *a = normals(n * n, 6), *b = normals(n * n, 7);
-    for (int k = 0; k < 8; k++) {
-        bool ta = k & 1, tb = k >> 1 & 1, beta = k >> 2 & 1;
-        double *want = times(a, b, n, ta, tb), *c = zeros(n * n);
-        for (int64_t i = 0; i < n * n; i++) c[i] = (double)i, want[i] += beta ? (double)i : 0;
-        OK(RUN(gemm_f64, {n, n, n, ta, tb, a, b, c, n, n, n, beta}));
-        ck_assert_double_lt(difference(c, want, n * n), 1e-12 * largest(want, n * n));
+    int64_t nn = n * n;
+    double *x = room(nn), *w0 = room(nn), *a = room(nn), *b = room(nn), *w = room(nn), *y = room(nn), most = 0;
+    for (int64_t i = 0; i < nn; i++) x[i % n * n + i / n] = r[i];
+    for (int64_t i = 0; i < nn; i++) v[i] = momentum * v[i] - g[i % n * n + i / n];
+    naive_square(n, false, v, false, r, a);  /* V P */
+    naive_square(n, false, r, false, a, b);  /* P V P */
+    naive_square(n, true, r, false, b, w0);  /* P^T P V P */
+    for (int64_t i = 0; i < nn; i++) w0[i] = a[i] - w0[i] / 2;
+    for (int64_t i = 0; i < nn; i++) w[i] = w0[i] - w0[i % n * n + i / n];
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += fabs(w[i * n + j]);
+        most = fmax(most, sum);
     }
-}
-END_TEST
-
-/* A V = V D, V^T V = 1, values descending, signs as promised. */
-static void is_decomposed(const double *m, const double *values, const double *v, double tolerance)
-{
-    double *scaled = copy_of(v, n * n);
-    for (int64_t i = 0; i < n * n; i++) scaled[i] *= values[i % n];
-    ck_assert_double_lt(difference(times(m, v, n, false, false), scaled, n * n), tolerance * (largest(m, n * n) + 1e-300));
-    ck_assert_double_lt(difference(times(v, v, n, true, false), identity(n), n * n), tolerance);
-    for (int64_t i = 1; i < n; i++) ck_assert(values[i - 1] >= values[i]);
-    for (int64_t c = 0; c < n; c++) {
-        int64_t top = 0;
-        for (int64_t i = 1; i < n; i++)
-            if (fabs(v[i * n + c]) > fabs(v[top * n + c]) * (1 + 1e-9)) top = i;
-        ck_assert_msg(v[top * n + c] > 0, "column %d points the other way", (int)c);
+    double alpha = fmin(lr, 1 / (most + 1e-8));
+    for (int64_t i = 0; i < nn; i++) y[i] = x[i] + alpha * v[i];
+    for (int k = 0; k < 5; k++) {
+        for (int64_t i = 0; i < nn; i++) a[i] = (x[i] + y[i]) / 2;
+        naive_square(n, false, w, false, a, b);
+        for (int64_t i = 0; i < nn; i++) y[i] = x[i] + alpha * b[i];
     }
+    for (int64_t i = 0; i < nn; i++) r[i] = y[i % n * n + i / n];
+    naive_square(n, false, w, false, x, v);
+    free(x), free(w0), free(a), free(b), free(w), free(y);
 }
 
-START_TEST(eigh_of_random_matrices)
+START_TEST(cayley_steps_are_the_published_ones)
 {
-    pick(_i);
-    if (skip) return;
-    double *x = normals(n * n, 8), *m = zeros(n * n), *values = zeros(n), *v = zeros(n * n);
-    for (int64_t i = 0; i < n * n; i++) m[i] = x[i] + x[i % n * n + i / n];
-    OK(RUN(eigh, {n, m, values, v}));
-    is_decomposed(m, values, v, 1e-13 * (double)(n + 8));
+    enum { N = 5 };
+    algebra l;
+    bk_cayley c;
+    double *got = orthogonal(N, 13), *want = same(got, N * N), *v = room(N * N), lr = _i ? 1e-3 : 1.5, momentum = _i ? 0.9 : 0;
+    open(&l, bk_backend_cpu());
+    ok(bk_cayley_create(&c, N, momentum, &l.err), &l.err);
+    for (uint64_t k = 0; k < 3; k++) {
+        double *g = normal(N * N, 20 + k);
+        ok(bk_cayley_step(l.l, &c, got, g, lr, false), &l.err);
+        published_step(N, want, v, g, lr, momentum);
+        free(g);
+        for (int i = 0; k < 2 && i < N; i++) { /* the published step begins by making rows of length 1 */
+            double length = 0;
+            for (int j = 0; j < N; j++) length += want[i * N + j] * want[i * N + j];
+            for (int j = 0; j < N; j++) want[i * N + j] /= sqrt(length);
+        }
+    }
+    ck_assert(worst(got, want, N * N) < 1e-13);
+    ck_assert(defect(N, got) < 0.01);
+    bk_cayley_free(&c);
+    bk_linalg_free(l.l);
+    free(got), free(want), free(v);
 }
 END_TEST
 
-/* -1, 2, -1 along the diagonal has the values 2 - 2 cos(k pi / (n + 1)). */
-START_TEST(eigh_of_the_second_difference)
+/* Procrustes: |A R - B|^2 with B = A R* is smallest at R*, where it is 0. Its gradient is 2 A^T (A R - B). */
+typedef struct procrustes {
+    int64_t rows, n;
+    double *a, *target, *b, *e;
+} procrustes;
+
+static void pose(procrustes *p, int64_t rows, int64_t n)
 {
-    pick(_i);
-    if (skip) return;
-    double *m = zeros(n * n), *values = zeros(n), *v = zeros(n * n), pi = acos(-1);
-    for (int64_t i = 0; i < n * n; i++) m[i] = i / n == i % n ? 2 : llabs(i / n - i % n) == 1 ? -1 : 0;
-    OK(RUN(eigh, {n, m, values, v}));
-    is_decomposed(m, values, v, 1e-13 * (double)(n + 8));
-    for (int64_t k = 0; k < n; k++)
-        ck_assert_double_eq_tol(values[k], 2 - 2 * cos((double)(n - k) * pi / (double)(n + 1)), 1e-13 * (double)(n + 8));
+    algebra l;
+    *p = (procrustes){rows, n, normal(rows * n, 30), orthogonal(n, 31), room(rows * n), room(rows * n)};
+    double *start = orthogonal(n, 32), *turn = normal(n * n, 33);
+    for (int64_t i = 0; i < n * n; i++) turn[i] = (i % (n + 1) == 0) + 0.3 * turn[i] / sqrt((double)n);
+    naive_square(n, false, start, false, turn, p->target); /* not too far from the start, and reached without a reflection */
+    open(&l, bk_backend_ref(BK_F64));
+    ok(bk_linalg_polar(l.l, n, p->target), &l.err);
+    bk_linalg_free(l.l);
+    naive(&(bk_product){.m = rows, .n = n, .k = n, .a = p->a, .b = p->target, .lda = n, .ldb = n, .ldc = n}, p->b);
+    free(start), free(turn);
+}
+
+static double procrustes_at(procrustes *p, const double *r, double *g)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < p->rows * p->n; i++) p->e[i] = -p->b[i];
+    naive(&(bk_product){.m = p->rows, .n = p->n, .k = p->n, .a = p->a, .b = r, .lda = p->n, .ldb = p->n, .ldc = p->n}, p->e);
+    for (int64_t i = 0; i < p->rows * p->n; i++) sum += p->e[i] * p->e[i];
+    memset(g, 0, (size_t)(p->n * p->n) * sizeof *g);
+    naive(&(bk_product){.m = p->n, .n = p->n, .k = p->rows, .ta = true, .a = p->a, .b = p->e, .lda = p->n, .ldb = p->n, .ldc = p->n}, g);
+    return sum;
+}
+
+static void free_procrustes(procrustes *p)
+{
+    free(p->a), free(p->target), free(p->b), free(p->e);
+}
+
+START_TEST(cayley_steps_stay_orthogonal_and_find_the_optimum)
+{
+    enum { N = 24, ROWS = 60, STEPS = 100 };
+    algebra l;
+    bk_cayley c;
+    procrustes p;
+    pose(&p, ROWS, N);
+    double *r = orthogonal(N, 32), *g = room(N * N), before = procrustes_at(&p, r, g), momentum = _i ? 0.5 : 0;
+    open(&l, bk_backend_cpu());
+    ok(bk_cayley_create(&c, N, momentum, &l.err), &l.err);
+    for (int k = 0; k < STEPS; k++) {
+        procrustes_at(&p, r, g);
+        ok(bk_cayley_step(l.l, &c, r, g, _i ? 0.004 : 0.008, false), &l.err);
+        ck_assert_msg(defect(N, r) < 1e-3, "step %d: %g", k, defect(N, r));
+    }
+    double after = procrustes_at(&p, r, g);
+    ck_assert_msg(after < 1e-4 * before, "%g, and %g before", after, before);
+    ok(bk_linalg_polar(l.l, N, r), &l.err);
+    ck_assert_msg(worst(r, p.target, N * N) < 5e-3, "off by %g", worst(r, p.target, N * N));
+    bk_cayley_free(&c);
+    bk_linalg_free(l.l);
+    free_procrustes(&p);
+    free(r), free(g);
 }
 END_TEST
 
-/* Rank one: all but one value are 0, and the vectors of 0 are orthonormal all the same. */
-START_TEST(eigh_of_rank_one)
+START_TEST(retraction_makes_the_start_of_a_step_orthogonal)
 {
-    pick(_i);
-    if (skip) return;
-    double *m = zeros(n * n), *values = zeros(n), *v = zeros(n * n);
-    for (int64_t i = 0; i < n * n; i++) m[i] = (double)((1 + i / n) * (1 + i % n));
-    OK(RUN(eigh, {n, m, values, v}));
-    is_decomposed(m, values, v, 1e-13 * (double)(n + 8));
-    ck_assert_double_lt(n > 1 ? fabs(values[1]) : 0, 1e-12 * values[0]);
+    enum { N = 12 };
+    algebra l;
+    bk_cayley c;
+    double *r = orthogonal(N, 40), *g = room(N * N);
+    for (int i = 0; i < N; i++) r[N + i] += 0.1 * r[i]; /* rows 0 and 1 lean on each other */
+    double *leaning = same(r, N * N);
+    open(&l, bk_backend_cpu());
+    ok(bk_cayley_create(&c, N, 0, &l.err), &l.err);
+    ok(bk_cayley_step(l.l, &c, leaning, g, 1, false), &l.err); /* without a gradient nothing else happens */
+    ck_assert(defect(N, leaning) > 0.05);
+    ok(bk_cayley_step(l.l, &c, r, g, 1, true), &l.err);
+    ck_assert(defect(N, r) < 1e-13);
+    bk_cayley_free(&c);
+    bk_linalg_free(l.l);
+    free(r), free(g), free(leaning);
 }
 END_TEST
 
-START_TEST(eigh_of_nothing)
+START_TEST(gradients_that_are_not_finite_are_refused)
 {
-    pick(_i);
-    if (skip) return;
-    double *values = normals(n, 9), *v = normals(n * n, 10);
-    OK(RUN(eigh, {n, zeros(n * n), values, v}));
-    ck_assert_double_eq(largest(values, n), 0);
-    ck_assert_double_eq(difference(times(v, v, n, true, false), identity(n), n * n), 0);
+    enum { N = 3 };
+    algebra l;
+    bk_cayley c;
+    double *r = orthogonal(N, 41), *g = normal(N * N, 42);
+    g[5] = _i ? INFINITY : NAN;
+    open(&l, bk_backend_cpu());
+    ok(bk_cayley_create(&c, N, 0, &l.err), &l.err);
+    ck_assert_int_eq(bk_cayley_step(l.l, &c, r, g, 1, false), BK_ENUMERIC);
+    bk_cayley_free(&c);
+    bk_linalg_free(l.l);
+    free(r), free(g);
 }
 END_TEST
 
-/* Equal magnitudes, one of them with the noise of rounding: the first is positive. */
-START_TEST(eigh_breaks_ties_of_signs_by_index)
-{
-    be = backend_of(_i);
-    n = 2;
-    const double m[4] = {0, 1, 1, 0};
-    double values[2], v[4], root = sqrt(0.5);
-    OK(RUN(eigh, {n, m, values, v}));
-    const double want[4] = {root, root, root, -root};
-    ck_assert_double_lt(difference(v, want, 4), 1e-15);
-    ck_assert(fabs(values[0] - 1) < 1e-15 && fabs(values[1] + 1) < 1e-15);
-}
-END_TEST
-
-START_TEST(eigh_refuses_what_is_not_finite)
-{
-    be = backend_of(_i);
-    n = 3;
-    double *m = identity(n), *values = zeros(n), *v = zeros(n * n);
-    m[7] = NAN;
-    ck_assert_int_eq(RUN(eigh, {n, m, values, v}), BK_ENUMERIC);
-    m[7] = -INFINITY;
-    ck_assert_int_eq(RUN(eigh, {n, m, values, v}), BK_ENUMERIC);
-}
-END_TEST
-
-/* Large enough for several tiles, and for LAPACK to share its work out if it could */
 START_TEST(threads_do_not_change_a_bit)
 {
-    be = bk_backend_cpu();
-    n = orders[TILED];
-    double *of[2], bad;
-    int before = omp_get_max_threads();
-    float *x = (float *)(void *)zeros(n * n);
-    for (int64_t i = 0; i < n * n; i++) x[i] = (float)bk_rng_normal(11, BK_RNG_TEST, (uint64_t)i);
-    for (int t = 0; t < 2; t++) {
-        omp_set_num_threads(t + 1);
-        double *all = of[t] = zeros(4 * n * n + n), *h = all, *values = all + 3 * n * n;
-        OK(RUN(gram, {n, n, 1, x, h}));
-        OK(RUN(eigh, {n, h, values, values + n}));
-        memcpy(all + n * n, h, sizeof *h * (size_t)(n * n));
-        OK(RUN(cholesky, {n, 1, diagonal(h), NULL, all + n * n, &bad}));
-        memcpy(all + 2 * n * n, all + n * n, sizeof *h * (size_t)(n * n));
-        OK(RUN(trtri, {n, all + 2 * n * n}));
+    enum { N = 150 };
+    double *r[2];
+    for (int k = 0; k < 2; k++) {
+        algebra l;
+        bk_cayley c;
+        double *g = normal(N * N, 43);
+        r[k] = orthogonal(N, 44);
+        bk_backend_cpu()->set_threads(k + 1);
+        open(&l, bk_backend_cpu());
+        ok(bk_cayley_create(&c, N, 0, &l.err), &l.err);
+        ok(bk_cayley_step(l.l, &c, r[k], g, 1, true), &l.err);
+        ok(bk_linalg_polar(l.l, N, r[k]), &l.err);
+        bk_cayley_free(&c);
+        bk_linalg_free(l.l);
+        free(g);
     }
-    ck_assert_int_eq(omp_get_max_threads(), 2);
-    omp_set_num_threads(before);
-    ck_assert_mem_eq(of[0], of[1], sizeof(double) * (size_t)(4 * n * n + n));
+    ck_assert(!memcmp(r[0], r[1], N * N * sizeof **r));
+    free(r[0]), free(r[1]);
 }
 END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("linear algebra");
-    TCase *t = tcase_create("definitions"), *u = tcase_create("rules");
+    Suite *s = suite_create("linalg");
+    TCase *t = tcase_create("algebra");
     tcase_set_timeout(t, 60);
-    tcase_set_timeout(u, 60);
-    tcase_add_checked_fixture(t, NULL, give_back);
-    tcase_add_checked_fixture(u, NULL, give_back);
-    tcase_add_loop_test(t, cholesky_gives_the_triangle_back, 0, CASES);
-    tcase_add_loop_test(t, cholesky_permutes_and_shifts, 0, CASES);
-    tcase_add_loop_test(t, cholesky_names_the_first_bad_pivot, 0, CASES);
-    tcase_add_loop_test(t, cholesky_of_a_nearly_singular_matrix, 0, CASES);
-    tcase_add_loop_test(t, trtri_inverts_the_upper_triangle, 0, CASES);
-    tcase_add_loop_test(t, inverse_of_a_gram_matrix, 0, CASES);
-    tcase_add_loop_test(t, gram_adds_and_is_symmetric, 0, CASES);
-    tcase_add_loop_test(t, gemm_f64_in_all_orders, 0, CASES);
-    tcase_add_loop_test(t, eigh_of_random_matrices, 0, CASES);
-    tcase_add_loop_test(t, eigh_of_the_second_difference, 0, CASES);
-    tcase_add_loop_test(t, eigh_of_rank_one, 0, CASES);
-    tcase_add_loop_test(t, eigh_of_nothing, 0, CASES);
-    tcase_add_loop_test(u, eigh_breaks_ties_of_signs_by_index, 0, BACKENDS);
-    tcase_add_loop_test(u, eigh_refuses_what_is_not_finite, 0, BACKENDS);
-    tcase_add_test(u, threads_do_not_change_a_bit);
+    tcase_add_loop_test(t, products_of_every_kind, 0, 8);
+    tcase_add_test(t, algebra_never_touches_device_memory);
+    tcase_add_loop_test(t, qr_gives_orthonormal_rows_and_a_triangle, 0, ORDERS);
+    tcase_add_test(t, qr_of_dependent_rows_names_one);
+    tcase_add_loop_test(t, gradient_of_qr_agrees_with_differences, 0, ORDERS);
+    tcase_add_loop_test(t, polar_factor_is_the_nearest_rotation, 0, ORDERS);
+    tcase_add_test(t, singular_matrices_have_no_polar_factor);
+    tcase_add_test(t, defect_is_the_largest_entry);
     suite_add_tcase(s, t);
-    suite_add_tcase(s, u);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    t = tcase_create("cayley");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, cayley_steps_are_the_published_ones, 0, 2);
+    tcase_add_loop_test(t, cayley_steps_stay_orthogonal_and_find_the_optimum, 0, 2);
+    tcase_add_test(t, retraction_makes_the_start_of_a_step_orthogonal);
+    tcase_add_loop_test(t, gradients_that_are_not_finite_are_refused, 0, 2);
+    tcase_add_test(t, threads_do_not_change_a_bit);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
 }
