@@ -13,9 +13,9 @@ static bk_status save_choice(const bk_prefix_choice *c, const char *dir, bk_erro
     char path[BK_STAGE_FILE];
     bk_json *root = bk_json_object(), *ids = bk_json_array(), *ranked = bk_json_array(), *counts = bk_json_array();
     for (int64_t i = 0; i < c->n; i++) bk_json_push(ids, bk_json_of_int(c->ids[i]));
-    for (int64_t i = 0; i < c->n_ranked; i++) {
-        bk_json_push(ranked, bk_json_of_int(c->ranked_ids[i]));
-        bk_json_push(counts, bk_json_of_int(c->ranked_counts[i]));
+    for (int64_t i = 0; i < c->ranked.n; i++) {
+        bk_json_push(ranked, bk_json_of_int(c->ranked.ids[i]));
+        bk_json_push(counts, bk_json_of_int(c->ranked.counts[i]));
     }
     bk_json_set(root, "prefix", ids);
     bk_json_set(root, "o", bk_json_of_int(c->o));
