@@ -45,6 +45,7 @@
 #include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
+#include "blocks/prefix_search.h"
 #include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "blocks/recon.h"
