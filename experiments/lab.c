@@ -144,6 +144,15 @@ void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsig
         *weights |= (unsigned)bk_run_config_skips(c, layer, bk_linear_name[i]) << i;
 }
 
+bk_status bk_skip_sites(const bk_run_config *c, int64_t layers, unsigned **out, bk_error *err)
+{
+    unsigned weights, *sites = malloc((size_t)layers * sizeof *sites);
+    if (!sites) return bk_fail(err, BK_ENOMEM, "no memory for what %lld blocks skip", (long long)layers);
+    for (int64_t l = 0; l < layers; l++) bk_skip_masks(c, l, &sites[l], &weights);
+    *out = sites;
+    return BK_OK;
+}
+
 typedef struct row_run {
     const bk_backend *be;
     const bk_row *row;

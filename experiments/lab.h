@@ -67,6 +67,8 @@ bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *
 void bk_warn_silent(const bk_block *b, int64_t layer);
 /* Masks of quant.skip for one block. */
 void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights);
+/* Those of the sites of all blocks, [layers], malloc'd. */
+bk_status bk_skip_sites(const bk_run_config *c, int64_t layers, unsigned **out, bk_error *err) BK_MUST_USE;
 /* True if initialising this row has to look at activations. */
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
 

@@ -83,13 +83,8 @@ static bk_status open_model(bk_run *r, bk_error *err)
 static bk_status export_rest(bk_run *r, bk_error *err)
 {
     char dir[BK_RUN_PATH];
-    const bk_config *c = bk_source_config(r->src);
-    unsigned *sites = malloc((size_t)c->layers * sizeof *sites);
-    if (!sites) return bk_fail(err, BK_ENOMEM, "no memory");
-    for (int64_t l = 0; l < c->layers; l++) {
-        unsigned weights;
-        bk_skip_masks(&r->cfg, l, &sites[l], &weights);
-    }
+    unsigned *sites;
+    BK_TRY(bk_skip_sites(&r->cfg, bk_source_config(r->src)->layers, &sites, err));
     bk_quantized_info info = {.quant = r->quant, .skip_sites = sites,
                               .bos_before_text = r->cfg.prefix.mode == BK_PREFIX_NONE && r->policy.bos_auto,
                               .scheme = r->cfg.scheme, .model = bk_model_name(r->lab.model)};

@@ -46,7 +46,7 @@ typedef struct bk_run {
     bk_prefix prefix;
     bk_samples detection, calibration, statistics, training, evaluation; /* training: with the validation samples behind */
     int64_t n_train, n_val;
-    bk_stage outliers, init, target;
+    bk_stage outliers, searched, init, target;
     bk_prefix_choice choice;
     bk_table_row row[BK_ROWS_MAX];
     int n_rows;

@@ -90,7 +90,7 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
     bool prefixed = c->prefix.mode != BK_PREFIX_NONE;
-    if (c->prefix.mode == BK_PREFIX_AUTO)
+    if (bk_run_config_detects(c))
         BK_TRY(draw(r, bk_run_config_text(c, &c->data.detection), "detection", c->data.detection.seqlen, c->data.detection.samples, 0,
                     DRAW_DETECTION, false, &r->detection, err));
     BK_TRY(draw_training(r, prefixed, err));

@@ -10,7 +10,7 @@
 
 #include "autograd/error.h"
 #include "blocks/gptq.h"
-#include "blocks/outliers.h"
+#include "blocks/prefix_search.h"
 #include "quant/quantizer.h"
 
 #define BK_PATH_SIZE 4096   /* of a path with its NUL */
@@ -21,7 +21,7 @@
 #define BK_KEY_LIMIT 512    /* keys of the table, options of quantizers included */
 
 typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
-typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
+typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_SEARCH, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
 typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
@@ -75,6 +75,11 @@ typedef struct bk_run_config {
         double threshold, lower_threshold;
         bool overlap; /* text starts at position 0 again */
         int bos;      /* bk_prefix_bos */
+        struct {
+            int objective; /* bk_search_objective */
+            int64_t candidates, max_tokens, samples; /* samples: of the detection windows */
+            double tau;
+        } search; /* of BK_PREFIX_SEARCH */
     } prefix;
     struct {
         bk_qspec weight, activation, key, value;
@@ -120,7 +125,7 @@ typedef enum {
     BK_KEY_PATH,   /* char[BK_PATH_SIZE] */
     BK_KEY_INT_OR, /* int64_t in min..max, or the one choice = -1 */
     BK_KEY_FLAGS,  /* unsigned: list of choices, bit i = choice i */
-    BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | list of ids */
+    BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | search | list of ids */
     BK_KEY_SKIP,   /* quant.n_skip and skip: list of {block, site} */
     BK_KEY_OPTION_INT, /* double, whole, in min..max; as the next one an option of a quantizer (real ones are BK_KEY_REAL) */
     BK_KEY_OPTION_BOOL /* double, 0 or 1: true | false */
@@ -174,6 +179,8 @@ bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *mod
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
 /* Whether a way to quantize activations, keys or values has ranges that are measured beforehand, on the calibration text. */
 bool bk_is_static(const bk_qspec *q);
+/* Whether this run looks for outlier tokens. */
+bool bk_run_config_detects(const bk_run_config *c);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */
 bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name);
 

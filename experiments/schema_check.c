@@ -86,9 +86,9 @@ bool bk_is_static(const bk_qspec *q)
 }
 
 /* Which sample sets this run reads. */
-static bool uses_detection(const bk_run_config *c)
+bool bk_run_config_detects(const bk_run_config *c)
 {
-    return c->prefix.mode == BK_PREFIX_AUTO;
+    return c->prefix.mode == BK_PREFIX_AUTO || c->prefix.mode == BK_PREFIX_SEARCH;
 }
 
 static bool uses_calibration(const bk_run_config *c)
@@ -117,7 +117,7 @@ static bool uses_calibration_text(const bk_run_config *c)
 static bool uses_training(const bk_run_config *c)
 {
     const bk_data_config *to = &c->data.training;
-    return c->train.epochs > 0 || falls_back(c, uses_detection(c), &c->data.detection, to) ||
+    return c->train.epochs > 0 || falls_back(c, bk_run_config_detects(c), &c->data.detection, to) ||
            falls_back(c, uses_calibration(c), &c->data.calibration, to) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
@@ -147,11 +147,25 @@ static bk_status check_gptq(const bk_run_config *c, bk_error *err)
     return BK_OK;
 }
 
+static bk_status check_search(const bk_run_config *c, bk_error *err)
+{
+    bool any = c->quant.activation.bits < 16 || c->quant.key.bits < 16 || c->quant.value.bits < 16;
+    char text[160];
+    if (c->prefix.mode != BK_PREFIX_SEARCH) return BK_OK;
+    if (c->prefix.search.objective == BK_SEARCH_ERROR && !any)
+        return refuse(c, BK_EINVAL, "prefix.search.objective", err,
+                      "error needs quantized activations, keys or values: write ratio, or another scheme");
+    if (c->prefix.search.samples <= c->data.detection.samples) return BK_OK;
+    snprintf(text, sizeof text, "%lld of the %lld windows of data.detection", (long long)c->prefix.search.samples,
+             (long long)c->data.detection.samples);
+    return refuse(c, BK_EINVAL, "prefix.search.samples", err, text);
+}
+
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
 {
     if (!c->model[0]) return refuse(c, BK_EINVAL, "model", err, "a model is needed: name a GGUF file or a Hugging Face folder");
     BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
-    BK_TRY(need_text(c, uses_detection(c), &c->data.detection, "data.detection.text", err));
+    BK_TRY(need_text(c, bk_run_config_detects(c), &c->data.detection, "data.detection.text", err));
     BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
     BK_TRY(need_text(c, bk_run_needs_statistics(c), &c->data.statistics, "data.statistics.text", err));
     BK_TRY(need_text(c, true, &c->data.evaluation, "data.evaluation.text", err));
@@ -160,6 +174,7 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
     BK_TRY(check_quant(c, "value", &c->quant.value, err));
     BK_TRY(check_gptq(c, err));
+    BK_TRY(check_search(c, err));
     if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)
         return refuse(c, BK_EINVAL, "data.training.validation", err,
                       "train.keep: best needs validation windows (or set train.keep: last)");
@@ -173,7 +188,7 @@ bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const c
         const char *key, *path;
     } files[] = {
         {true, "model", c->model},
-        {uses_detection(c), "data.detection.text", c->data.detection.text},
+        {bk_run_config_detects(c), "data.detection.text", c->data.detection.text},
         {uses_calibration_text(c), "data.calibration.text", c->data.calibration.text},
         {bk_run_needs_statistics(c), "data.statistics.text", c->data.statistics.text},
         {uses_training(c), "data.training.text", c->data.training.text},
@@ -203,12 +218,12 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
 
 static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_t prefix, bk_error *err)
 {
-    bool own = *c->data.calibration.text;
+    bool own = *c->data.calibration.text, searches = c->prefix.mode == BK_PREFIX_SEARCH;
     const struct {
         bool used;
         const char *key;
         int64_t tokens, prefix;
-    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen, 0},
+    } all[] = {{bk_run_config_detects(c), "data.detection.seqlen", c->data.detection.seqlen, searches ? c->prefix.search.max_tokens : 0},
                {own, "data.calibration.seqlen", c->data.calibration.seqlen, prefix},
                {bk_run_needs_statistics(c), "data.statistics.seqlen", c->data.statistics.seqlen, prefix},
                {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen, prefix},

@@ -9,6 +9,7 @@
 /* A stage comes after the one that it reads. Rows of the evaluation are the last ones. */
 typedef enum {
     BK_STAGE_OUTLIERS,
+    BK_STAGE_PREFIX, /* searched: prefix.mode: search */
     BK_STAGE_INIT,
     BK_STAGE_TARGETS, /* of full precision, for training: store.keep: shared */
     BK_STAGE_ROW_FP,
@@ -31,8 +32,8 @@ unsigned bk_stage_samples(bk_stage_kind kind);
 /* Whether it depends on the prefix. */
 bool bk_stage_prefixed(bk_stage_kind kind);
 bool bk_stage_is_row(bk_stage_kind kind);
-/* The stage whose result it reads, if the run has that one; BK_STAGE_KINDS: none. */
-bk_stage_kind bk_stage_before(bk_stage_kind kind);
+/* The stage whose result it reads in a run of this config; BK_STAGE_KINDS: none. */
+bk_stage_kind bk_stage_before(bk_stage_kind kind, const bk_run_config *c);
 /* Whether a run of this config takes such a stage. */
 bool bk_stage_used(bk_stage_kind kind, const bk_run_config *c);
 
