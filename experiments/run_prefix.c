@@ -198,7 +198,7 @@ static bk_status search(bk_run *r, searched *s, bk_error *err)
     unsigned *skip_sites;
     int64_t layers = bk_model_config(r->lab.model)->layers;
     BK_TRY(find_candidates(r, s, err));
-    BK_TRY(bk_skip_sites(&r->cfg, layers, &skip_sites, err));
+    BK_TRY(bk_skip_lists(&r->cfg, layers, &skip_sites, err));
     bk_watch watch =
         bk_run_begin_stage(r, "prefix search", 2, bk_prefix_search_steps(s->n_candidates, r->cfg.prefix.search.max_tokens, layers));
     bk_status st = run_search(r, s, skip_sites, &watch, err);
@@ -253,15 +253,20 @@ static bk_status log_prefix(const bk_run *r, bk_error *err)
 /* The rotation that the stored keys belong to. */
 static void rotation_text(const bk_run *r, char *to, size_t size)
 {
-    snprintf(to, size, "r1=%d r2=%d r3=%d r4=%d fold_v_bias=%d seed=%lld", r->cfg.rotation.r1, r->cfg.rotation.r2, r->cfg.rotation.r3,
-             r->cfg.rotation.r4, r->cfg.rotation.fold_v_bias, (long long)r->cfg.seed);
+    int n = snprintf(to, size, "r1=%d r2=%d r3=%d r4=%d fold_v_bias=%d seed=%lld", r->cfg.rotation.r1, r->cfg.rotation.r2, r->cfg.rotation.r3,
+                     r->cfg.rotation.r4, r->cfg.rotation.fold_v_bias, (long long)r->cfg.seed);
+    if (r->fitted) snprintf(to + n, size - (size_t)n, " fit=%s", r->fit.hash);
 }
 
-bk_status bk_run_find_prefix(bk_run *r, bk_error *err)
+bk_status bk_run_choose_prefix(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH], rotation[128];
     BK_TRY(choose(r, err));
-    BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), r->choice.n, err)); /* now, not after the training */
+    return bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), r->choice.n, err); /* now, not after the training */
+}
+
+bk_status bk_run_make_prefix(bk_run *r, bk_error *err)
+{
+    char path[BK_RUN_PATH], rotation[256];
     rotation_text(r, rotation, sizeof rotation);
     bk_run_path(r, "prefix.h5", path, sizeof path);
     BK_TRY(bk_prefix_compute(r->lab.be, r->src, r->choice.ids, r->choice.n, &r->prefix, err));

@@ -13,11 +13,12 @@ static void add_parent(const bk_run *r, bk_stage_kind kind, bk_text_buffer *b)
     bk_buffer_add(b, "parent:");
     if (bk_stage_prefixed(kind)) {
         bk_buffer_add(b, " prefix");
-        for (int64_t i = 0; i < r->prefix.n; i++) bk_buffer_add(b, " %d", r->prefix.ids[i]);
+        for (int64_t i = 0; i < r->choice.n; i++) bk_buffer_add(b, " %d", r->choice.ids[i]);
     } else if (before < BK_STAGE_KINDS) {
         bk_buffer_add(b, " %s %s", bk_stage_name(before), before == BK_STAGE_INIT ? r->init.hash : r->outliers.hash);
     }
     bk_buffer_add(b, "\n");
+    if (bk_stage_transformed(kind) && r->fitted) bk_buffer_add(b, "fit: %s\n", r->fit.hash);
 }
 
 /* Token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */

@@ -97,9 +97,14 @@ static bool uses_calibration(const bk_run_config *c)
            c->evaluate & BK_EVALUATE_ABLATION;
 }
 
+bool bk_run_fits(const bk_run_config *c)
+{
+    return c->rotation.basis != BK_BASIS_HADAMARD || c->scales.from != BK_SCALES_NONE;
+}
+
 bool bk_run_needs_statistics(const bk_run_config *c)
 {
-    return c->init.from == BK_INIT_GPTQ;
+    return bk_run_fits(c) || c->init.from == BK_INIT_GPTQ;
 }
 
 /* Reads it for one of the sets that it stands in for. */
@@ -147,6 +152,24 @@ static bk_status check_gptq(const bk_run_config *c, bk_error *err)
     return BK_OK;
 }
 
+/* Combinations that mean nothing. */
+static bk_status check_transforms(const bk_run_config *c, bk_error *err)
+{
+    const bk_qspec *a = &c->quant.activation;
+    if (c->rotation.r4_group && !c->rotation.r4) return refuse(c, BK_EINVAL, "rotation.r4_group", err, "groups of what? rotation.r4 is off");
+    if (c->scales.from == BK_SCALES_AWQ && c->quant.weight.bits == 16)
+        return refuse(c, BK_EINVAL, "scales.from", err, "awq protects quantized weights, and this scheme leaves them at 16 bits");
+    if (bk_run_fits(c) && c->prefix.mode == BK_PREFIX_SEARCH)
+        return refuse(c, BK_EINVAL, "prefix.mode", err, "a search judges the rotated model, and what is fitted here is fitted behind the prefix: use auto or ids");
+    if (c->rotation.basis == BK_BASIS_HADAMARD) return BK_OK;
+    if (!c->rotation.r1) return refuse(c, BK_EINVAL, "rotation.basis", err, "it says what r1 is, and rotation.r1 is off");
+    if (c->rotation.basis != BK_BASIS_OFFQ || a->bits == 16) return BK_OK;
+    if (a->symmetric || a->granularity != BK_PER_GROUP)
+        return refuse(c, BK_EINVAL, "rotation.basis", err,
+                      "offq turns outliers into offsets of groups, which only zero points of groups absorb: use a scheme like W4A4KV4-dynamic-asym-gauto");
+    return BK_OK;
+}
+
 static bk_status check_search(const bk_run_config *c, bk_error *err)
 {
     bool any = c->quant.activation.bits < 16 || c->quant.key.bits < 16 || c->quant.value.bits < 16;
@@ -173,6 +196,7 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
     BK_TRY(check_quant(c, "value", &c->quant.value, err));
+    BK_TRY(check_transforms(c, err));
     BK_TRY(check_gptq(c, err));
     BK_TRY(check_search(c, err));
     if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)

@@ -17,6 +17,7 @@
 static const char *const detection_keys[] = {"prefix.threshold", "prefix.bos", "backend", NULL}; /* of the model as it is in the file */
 static const char *const choice_keys[] = {"rotation.", "prefix.overlap", "prefix.search.", "quant.", "!quant.weight.", "init.range", "seed",
                                           "backend", NULL};
+static const char *const fit_keys[] = {"rotation.", "scales.", "offq.", "spin.", "norm_rotation.", "quant.", "prefix.overlap", "seed", "backend", NULL};
 static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "gptq.", "seed", "backend", NULL};
 static const char *const targets_keys[] = {"rotation.", "prefix.overlap", "store.dtype", "store.overflow",
                                            "store.compression", "seed", "backend", NULL};
@@ -132,22 +133,24 @@ static const struct {
     unsigned samples;
     bk_stage_kind before; /* whose result it reads; if the run does not have it, that of the one before that */
     bool prefix;          /* reads it */
+    bool transformed;     /* reads the model through its transforms */
 } kinds[BK_STAGE_KINDS] = {
-    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, bk_run_config_detects, BK_STAGE_DETECTION, NONE, false},
-    [BK_STAGE_PREFIX] = {"prefix", choice_keys, with_search, BK_STAGE_DETECTION, BK_STAGE_OUTLIERS, false},
-    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS, BK_STAGE_PREFIX, true},
-    [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_PREFIX, true},
-    [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false},
+    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, bk_run_config_detects, BK_STAGE_DETECTION, NONE, false, false},
+    [BK_STAGE_PREFIX] = {"prefix", choice_keys, with_search, BK_STAGE_DETECTION, BK_STAGE_OUTLIERS, false, false},
+    [BK_STAGE_FIT] = {"fit", fit_keys, bk_run_fits, BK_STAGE_STATISTICS, BK_STAGE_PREFIX, true, false},
+    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS, BK_STAGE_PREFIX, true, true},
+    [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_PREFIX, true, true},
+    [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false, false},
     [BK_STAGE_ROW_PREFIX] =
-        {"row-fp-prefix", prefix_keys, with_prefix, BK_STAGE_EVALUATION, BK_STAGE_PREFIX, true},
-    [BK_STAGE_ROW_RTN] = {"row-rtn", rtn_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false},
-    [BK_STAGE_ROW_ROTATION] = {"row-rotation", rotation_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false},
+        {"row-fp-prefix", prefix_keys, with_prefix, BK_STAGE_EVALUATION, BK_STAGE_PREFIX, true, true},
+    [BK_STAGE_ROW_RTN] = {"row-rtn", rtn_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false, false},
+    [BK_STAGE_ROW_ROTATION] = {"row-rotation", rotation_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false, true},
     [BK_STAGE_ROW_SEARCH] =
-        {"row-search", search_keys, with_ablation, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false},
+        {"row-search", search_keys, with_ablation, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false, true},
     [BK_STAGE_ROW_NO_PREFIX] =
         {"row-no-prefix", no_prefix_keys, with_no_prefix, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS,
-         NONE, false},
-    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false},
+         NONE, false, true},
+    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false, false},
 };
 
 const char *bk_stage_name(bk_stage_kind kind)
@@ -168,6 +171,11 @@ unsigned bk_stage_samples(bk_stage_kind kind)
 bool bk_stage_prefixed(bk_stage_kind kind)
 {
     return kinds[kind].prefix;
+}
+
+bool bk_stage_transformed(bk_stage_kind kind)
+{
+    return kinds[kind].transformed;
 }
 
 bool bk_stage_is_row(bk_stage_kind kind)
@@ -205,6 +213,7 @@ static bk_status quick_text(bk_stage_kind kind, const bk_run_config *c, bk_text_
     BK_TRY(add_keys(b, c, kinds[kind].keys, err));
     BK_TRY(add_keys(b, c, text_keys, err));
     add_samples(b, c, kinds[kind].samples);
+    if (kinds[kind].transformed && bk_run_fits(c)) BK_TRY(add_stage(b, BK_STAGE_FIT, c, err));
     bk_stage_kind before = bk_stage_before(kind, c);
     if (before != NONE) return add_stage(b, before, c, err);
     if (kinds[kind].prefix) add_prefix(b, c);
