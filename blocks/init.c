@@ -351,6 +351,16 @@ static bk_status search_weights(initializer *in)
     return BK_OK;
 }
 
+/* Values that a weight decides, now that its step is known. */
+static bk_status begin_weights(initializer *in)
+{
+    for (int w = 0; w < BK_W_COUNT; w++) {
+        bk_qinst *q = &in->b->wq[w];
+        if (weight_active(in->b, w) && q->q->begin) BK_TRY(q->q->begin(in->ctx, q->state.bytes, in->b->w[w]));
+    }
+    return BK_OK;
+}
+
 /* --- all of it --- */
 
 static bk_status allocate_site(initializer *in, int site, int64_t *room)
@@ -410,6 +420,7 @@ static bk_status run(initializer *in)
         if (weight_active(b, w)) BK_TRY(init_weight(in->ctx, b, w, in->err));
     if (in->opt->search) BK_TRY(search_weights(in));
     if (in->opt->search) BK_TRY(search_sites(in));
+    BK_TRY(begin_weights(in));
     bk_block_quantize(b, true, true);
     return BK_OK;
 }

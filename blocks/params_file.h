@@ -4,7 +4,7 @@
 
 #include "blocks/block.h"
 
-/* Writes every parameter of BK_GROUP_QUANT as /blocks/NNN/<name>, f32. */
+/* Writes every parameter but those of BK_GROUP_WEIGHT, which a source has, as /blocks/NNN/<name>, f32. */
 bk_status bk_params_save(const bk_block *b, int64_t layer, const char *path, bk_error *err) BK_MUST_USE;
 /* Reads them back; a parameter that is absent or of another shape is BK_EFORMAT. */
 bk_status bk_params_load(bk_block *b, int64_t layer, const char *path, bk_error *err) BK_MUST_USE;

@@ -114,7 +114,8 @@ static bk_status make_block(const estimator *e, bool quantized, bool trained, in
     bk_block_options opt = {.quant = quantized ? &e->quant : NULL,
                             .r3 = e->rotation->on[BK_TRANSFORM_R3] ? e->rotation->head : NULL,
                             .r4 = e->rotation->on[BK_TRANSFORM_R4] ? e->rotation->inter : NULL,
-                            .prefix_len = e->prefix, .tokens = tokens, .trained = trained};
+                            .prefix_len = e->prefix, .tokens = tokens, .trained = trained,
+                            .train_norms = trained && e->c->train.norms};
     return bk_block_create(out, &e->dry, e->cfg, &opt, e->err);
 }
 

@@ -118,7 +118,7 @@ bk_watch bk_watch_progress(bk_progress *p)
 
 bool bk_is_static(const bk_qspec *q)
 {
-    return q->bits < 16 && !strcmp(q->quantizer, "static");
+    return bk_qspec_needs_range(q);
 }
 
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)

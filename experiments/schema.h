@@ -87,10 +87,10 @@ typedef struct bk_run_config {
     } init;
     struct {
         int64_t epochs, batch;
-        double lr_quant, lr_weight, lr_min_factor;
+        double lr_quant, lr_weight, lr_round, lr_min_factor; /* lr_round 0: the rule's own */
         double beta1, beta2, eps, weight_decay;
         double clip_grad; /* 0 = off */
-        bool shuffle;
+        bool shuffle, norms;
         int loss, target, keep; /* bk_loss_kind of backends/kernels.h, bk_target_kind, bk_epoch_kept */
     } train;
     struct {

@@ -62,7 +62,7 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
 /* Stored steps need the ranges of a calibration text. */
 static bool is_static(const bk_qspec *q)
 {
-    return q->bits < 16 && strcmp(q->quantizer, "static") == 0;
+    return bk_qspec_needs_range(q);
 }
 
 /* Which sample sets this run reads. */

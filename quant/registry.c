@@ -23,6 +23,12 @@ const bk_quantizer *bk_quantizer_find(const char *name)
     return NULL;
 }
 
+void bk_qspec_defaults(bk_qspec *spec)
+{
+    const bk_quantizer *q = bk_quantizer_find(spec->quantizer);
+    for (int i = 0; i < BK_OPTIONS_MAX; i++) spec->option[i] = q && i < q->n_options ? q->options[i].initial : 0;
+}
+
 static bk_status unknown(const char *name, bk_error *err)
 {
     char known[256] = "";
@@ -48,6 +54,15 @@ bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *sha
     i->q = q;
     i->on = true;
     return BK_OK;
+}
+
+bool bk_qspec_needs_range(const bk_qspec *spec)
+{
+    int64_t cols = spec->group > 0 ? spec->group : 64;
+    bk_qshape shape = {.cols = cols, .head_dim = cols, .name = "activations"};
+    bk_qinst i;
+    bk_error err = {0};
+    return bk_qinst_setup(&i, spec, &shape, &err) == BK_OK && i.q && i.q->needs_range(i.state.bytes);
 }
 
 bk_tensor *bk_qinst_apply(bk_ctx *ctx, bk_qinst *i, bk_tensor *x)
