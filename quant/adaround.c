@@ -52,32 +52,34 @@ static bk_status init(bk_ctx *ctx, void *st, const float *lo, const float *hi)
     return bk_steps_init(ctx, st, lo, hi);
 }
 
-/* h(v) = the fraction of w / s; a tie goes where rounding to nearest takes it. */
-static float decision(float w, float s)
+/* h(v) = the fraction of u = w / s; a tie goes where rounding to nearest takes it. */
+static double decision(double u)
 {
-    float u = w / s, down = floorf(u);
-    double f = (double)(u - down);
-    f = rintf(u) > down ? fmax(f, 0.5) : fmin(f, 0.4999);
-    return (float)-log(1.2 / (f + 0.1) - 1);
+    double down = floor(u), f = rint(u) > down ? fmax(u - down, 0.5) : fmin(u - down, 0.4999);
+    return -log(1.2 / (f + 0.1) - 1);
+}
+
+/* Quotients as the kernels of the backend have them. */
+static bk_status begin_unit(bk_ctx *ctx, const adaround *q, const bk_tensor *w, int64_t u, int64_t group)
+{
+    const bk_backend *be = bk_ctx_backend(ctx);
+    bk_error *err = bk_ctx_error(ctx);
+    double s, buf[CHUNK];
+    BK_TRY(bk_read_f64(be, q->steps.s, u, &s, 1, err));
+    for (int64_t i = 0; i < group; i += CHUNK) {
+        int64_t n = group - i < CHUNK ? group - i : CHUNK;
+        BK_TRY(bk_read_f64(be, w, u * group + i, buf, n, err));
+        for (int64_t j = 0; j < n; j++) buf[j] = decision(be->dtype == BK_F32 ? (double)((float)buf[j] / (float)s) : buf[j] / s);
+        BK_TRY(bk_write_f64(be, q->v, u * group + i, buf, n, err));
+    }
+    return BK_OK;
 }
 
 static bk_status begin(bk_ctx *ctx, void *st, const bk_tensor *w)
 {
     adaround *q = st;
-    const bk_backend *be = bk_ctx_backend(ctx);
-    bk_error *err = bk_ctx_error(ctx);
-    int64_t group = q->steps.attr.group, units = bk_steps_units(q);
     q->nearest = false;
-    for (int64_t u = 0; u < units; u++) {
-        float s, buf[CHUNK];
-        BK_TRY(bk_read(be, q->steps.s, u, &s, 1, err));
-        for (int64_t i = u * group; i < (u + 1) * group; i += CHUNK) {
-            int64_t n = (u + 1) * group - i < CHUNK ? (u + 1) * group - i : CHUNK;
-            BK_TRY(bk_read(be, w, i, buf, n, err));
-            for (int64_t j = 0; j < n; j++) buf[j] = decision(buf[j], s);
-            BK_TRY(bk_write(be, q->v, i, buf, n, err));
-        }
-    }
+    for (int64_t u = 0; u < bk_steps_units(q); u++) BK_TRY(begin_unit(ctx, q, w, u, q->steps.attr.group));
     return BK_OK;
 }
 
