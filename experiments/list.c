@@ -19,6 +19,8 @@ static void print_methods(FILE *to)
     for (int i = 0; i < bk_method_count; i++) {
         const bk_method *m = &bk_methods[i];
         fprintf(to, "%-12s %s\n%-12s scheme=%s", m->name, m->about, "", m->scheme);
+        if (m->weights) fprintf(to, " quant.weight.quantizer=%s", m->weights);
+        if (m->activations) fprintf(to, " quant.activation.quantizer=%s", m->activations);
         for (const char *const *s = m->settings; *s; s++) fprintf(to, " %s", *s);
         fputc('\n', to);
     }

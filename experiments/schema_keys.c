@@ -13,6 +13,10 @@
 static char quantizers[BK_QUANTIZERS_MAX * BK_NAME_SIZE + 1]; /* "a|b|c" */
 const char *const bk_quantizer_choices = quantizers;
 /* "|a|b|c" from the list itself. */
+static const char methods[] =
+#define BK_METHOD(name, ...) "|" #name
+#include "experiments/methods.def"
+    ;
 static const char backends[] =
 #define BK_BACKEND(name, constructor, about) "|" #name
 #include "experiments/backends.def"
@@ -46,7 +50,7 @@ _Static_assert(sizeof((bk_qspec *)0)->quantizer == BK_NAME_SIZE, "BK_KEY_NAME");
 
 static const bk_key fixed[] = {
     {"model", BK_KEY_PATH, AT(model), "", 0, 0, NULL, "GGUF file, Hugging Face folder, or model/ folder of a run"},
-    {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, "prefixquant|quarot|rtn",
+    {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, methods + 1,
      "a named set of defaults (brick list methods)"},
     {"scheme", BK_KEY_WORD, AT(scheme), NULL, 0, 0, NULL, "W<b>A<b>[KV<b>]-static|dynamic[-asym] or W<b>A16[-g<G>] (brick list schemes)"},
     {"seed", BK_KEY_INT, AT(seed), "2", 0, BIG, NULL, "of the windows, the random signs and the order of batches"},

@@ -244,9 +244,23 @@ static const assignment *last_of(const loader *l, const char *path)
 static bool method_sets(const bk_method *m, const char *path)
 {
     size_t n = strlen(path);
-    for (const char *const *s = m->settings; *s; s++)
+    for (const char *const *s = bk_method_base; *s; s++)
         if (strncmp(*s, path, n) == 0 && (*s)[n] == '=') return true;
-    return false;
+    return (m->weights && strcmp(path, "quant.weight.quantizer") == 0) || (m->activations && strcmp(path, "quant.activation.quantizer") == 0);
+}
+
+/* The scheme says how, the method by which quantizer; what a scheme leaves at 16 bits stays so. */
+static void replace_quantizers(bk_run_config *c, const bk_method *m)
+{
+    const struct {
+        const char *name, *key;
+        bk_qspec *spec;
+    } all[] = {{m->weights, "quant.weight.quantizer", &c->quant.weight}, {m->activations, "quant.activation.quantizer", &c->quant.activation}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].name) continue;
+        snprintf(all[i].spec->quantizer, sizeof all[i].spec->quantizer, "%s", all[i].name);
+        c->place[bk_key_find(all[i].key)] = (bk_key_place){.source = BK_FROM_METHOD};
+    }
 }
 
 /* The keys that a scheme gives: those without a default. */
@@ -317,6 +331,7 @@ static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
     if (method) BK_TRY(put(c, method, l->err));
     const bk_method *m = bk_method_find(c->method);
     if (!m) return bk_fail(l->err, BK_EINVAL, "method: '%s' is not in the table of methods", c->method);
+    for (const char *const *s = bk_method_base; *s; s++) BK_TRY(put_setting(c, *s, BK_FROM_METHOD, l->err));
     for (const char *const *s = m->settings; *s; s++) BK_TRY(put_setting(c, *s, BK_FROM_METHOD, l->err));
     if (scheme) {
         BK_TRY(put(c, scheme, l->err));
@@ -327,6 +342,7 @@ static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
     bk_scheme s;
     BK_TRY(read_scheme(c, scheme, &s, l->err));
     spread_scheme(c, &s);
+    replace_quantizers(c, m);
     for (int i = 0; i < l->n; i++) {
         const assignment *a = &l->list[i];
         const bk_key *k = &bk_keys[a->key];

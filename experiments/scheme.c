@@ -6,20 +6,18 @@
 
 #include "experiments/suggest.h"
 
-/* Every method names the same keys, so that `--set method=...` replaces one by another completely. */
-#define METHOD(r, prefix, search, epochs, step)                                                                                      \
-    "rotation.r1=" r, "rotation.r2=" r, "rotation.r3=" r, "rotation.r4=" r, "prefix.mode=" prefix, "init.from=minmax",               \
-        "init.search=" search, "train.epochs=" epochs, "quant.weight.step=" step, "quant.activation.step=" step, "quant.key.step=" step,  \
-        "quant.value.step=" step, NULL
+const char *const bk_method_base[] = {
+    "rotation.r1=false", "rotation.r2=false", "rotation.r3=false", "rotation.r4=false", "rotation.basis=hadamard", "rotation.r2_per_head=false",
+    "rotation.r4_group=0", "scales.from=none", "prefix.mode=none", "init.from=minmax", "init.search=false", "quant.weight.step=full",
+    "quant.activation.step=full", "quant.key.step=full", "quant.value.step=full", "train.epochs=0", "train.batch=4", "train.lr_quant=5e-5",
+    "train.lr_weight=5e-6", "train.lr_min_factor=10", "train.keep=best", "train.norms=false", NULL};
 
-static const char *const prefixquant[] = {METHOD("true", "auto", "true", "20", "full")};
-static const char *const quarot[] = {METHOD("true", "none", "false", "0", "restricted")};
-static const char *const rtn[] = {METHOD("false", "none", "false", "0", "full")};
+#define BK_METHOD(name, scheme, weights, activations, about, ...) static const char *const name##_settings[] = {__VA_ARGS__, NULL};
+#include "experiments/methods.def"
 
 const bk_method bk_methods[] = {
-    {"prefixquant", "W4A4KV4-static", "rotation, prefixed outlier tokens, grid search, block training", prefixquant},
-    {"quarot", "W4A4KV4-dynamic", "rotation only, round to nearest, step max / (2^(bits-1) - 1)", quarot},
-    {"rtn", "W4A4KV4-dynamic", "round to nearest: no rotation, no prefix, no search, no training", rtn},
+#define BK_METHOD(name, scheme, weights, activations, about, ...) {#name, scheme, weights, activations, about, name##_settings},
+#include "experiments/methods.def"
 };
 const int bk_method_count = sizeof bk_methods / sizeof bk_methods[0];
 

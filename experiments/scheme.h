@@ -15,11 +15,15 @@ bk_status bk_scheme_parse(const char *text, bk_scheme *out, bk_error *err) BK_MU
 /* One line: "weight 4 bit symmetric per channel; activation ...". */
 void bk_scheme_describe(const bk_scheme *s, char *to, size_t size);
 
-/* A method is a list of "key", "value" pairs, all methods naming the same keys, so that one can replace another. */
+/* A method sets the keys of bk_method_base, some of them to values of its own, so that one replaces another completely. */
 typedef struct bk_method {
-    const char *name, *scheme, *about; /* scheme: the one used when the config names none */
+    const char *name, *scheme;         /* scheme: the one used when the config names none */
+    const char *weights, *activations; /* quantizers in place of the scheme's; NULL: the scheme's */
+    const char *about;
     const char *const *settings;       /* "train.epochs=20", ..., NULL */
 } bk_method;
+
+extern const char *const bk_method_base[]; /* the same for all, NULL at the end */
 
 extern const bk_method bk_methods[];
 extern const int bk_method_count;

@@ -204,9 +204,10 @@ END_TEST
 
 START_TEST(method_on_the_command_line_overrides_the_config)
 {
-    ck_assert_int_eq(parse_set("train: {epochs: 3, batch: 2}\nscheme: W4A8KV4-static\n", "method=rtn"), BK_OK);
+    ck_assert_int_eq(parse_set("train: {epochs: 3, clip_grad: 2}\nscheme: W4A8KV4-static\n", "method=rtn"), BK_OK);
     ck_assert_int_eq(c.train.epochs, 0);
-    ck_assert_int_eq(c.train.batch, 2);
+    ck_assert_int_eq(c.train.batch, 4);
+    ck_assert_double_eq(c.train.clip_grad, 2); /* no method says anything about it */
     ck_assert_str_eq(c.scheme, "W4A8KV4-static");
 }
 END_TEST
