@@ -142,9 +142,9 @@ check:
 	@$(PARALLEL) all
 	@MAKE="$(MAKE) --no-print-directory" JOBS=$(JOBS) tools/check.sh
 
-## make bench         speed of a training step against the machine's matrix products
+## make bench         speed of a training step, and of GPTQ of a linear, against the machine's matrix products
 bench: all
-	$(BUILD)/brick bench
+	$(BUILD)/brick bench --gptq 4096x14336
 
 ## make mutants       flips signs in backward code, one at a time, and demands red tests; MUTANTS=n SEED=s for a sample
 mutants:

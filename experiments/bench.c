@@ -1,5 +1,5 @@
 /* brick bench: speed of a training step, and what looking for outliers adds to a forward pass, against the matrix
- * products of the same backend, process and threads. Machines are shared and noisy: products and steps take turns, and
+ * products of the same backend, process and threads; on demand, GPTQ of one linear. Machines are shared and noisy: products and steps take turns, and
  * medians count. */
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "autograd/rng.h"
 #include "blocks/init.h"
 #include "blocks/outliers.h"
+#include "experiments/bench_gptq.h"
 #include "experiments/estimate.h"
 #include "experiments/log.h"
 #include "experiments/options.h"
@@ -26,6 +27,7 @@
 #define DETECTION_TOKENS 512
 #define DETECTION_SAMPLES 4
 #define DETECTION_BLOCKS 4
+#define LINEAR_MAX 32768
 
 typedef struct bench_shape {
     const char *name;
@@ -51,7 +53,7 @@ static const char *const variant_name[VARIANTS] = {"static", "dynamic"};
 static const char *const variant_scheme[VARIANTS] = {"W4A4KV4-static", "W4A4KV4-dynamic"};
 
 typedef struct bench {
-    const char *shape_name, *backend;
+    const char *shape_name, *backend, *linear;
     int64_t batch, tokens, steps, threads;
     bool json;
     const bk_backend *be;
@@ -61,6 +63,7 @@ typedef struct bench {
     int sgemms;
     bench_step step[VARIANTS];
     double forward, detection; /* median seconds */
+    bk_gptq_bench gptq;        /* rows 0: not asked for */
 } bench;
 
 /* One block and what a step works on. */
@@ -311,9 +314,22 @@ static bk_status find_shape(bench *s, bk_error *err)
     return bk_fail(err, BK_EINVAL, "--shape '%s': want smollm2 or llama3-8b", s->shape_name);
 }
 
+static bk_status find_linear(bench *s, bk_error *err)
+{
+    long long rows, cols;
+    int end = 0;
+    if (!s->linear) return BK_OK;
+    if (sscanf(s->linear, "%lldx%lld%n", &rows, &cols, &end) != 2 || s->linear[end] || rows < 1 || cols < 1 || rows > LINEAR_MAX || cols > LINEAR_MAX)
+        return bk_fail(err, BK_EINVAL, "--gptq '%s': want ROWSxCOLS, each up to %d, for example 4096x14336", s->linear, LINEAR_MAX);
+    s->gptq.rows = rows;
+    s->gptq.cols = cols;
+    return BK_OK;
+}
+
 static bk_status run(bench *s, bk_error *err)
 {
     BK_TRY(find_shape(s, err));
+    BK_TRY(find_linear(s, err));
     if (!(s->be = bk_runner_backend(s->backend, s->threads, err))) return err->code;
     float *gain = calloc((size_t)s->cfg->hidden, sizeof *gain);
     bk_status st = gain ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory");
@@ -321,7 +337,9 @@ static bk_status run(bench *s, bk_error *err)
     free(gain);
     for (int v = 0; !st && v < VARIANTS; v++) st = bench_variant(s, v, err);
     while (!st && s->sgemms < SGEMM_TIMES) st = product(s, err);
-    return st ? st : bench_detection(s, err);
+    if (!st) st = bench_detection(s, err);
+    if (!st && s->gptq.rows) st = bk_bench_gptq(s->be, &s->gptq, err);
+    return st;
 }
 
 static int threads_of(const bench *s)
@@ -355,6 +373,20 @@ static bk_json *json_step(const bench *s, const bench_step *t)
     return o;
 }
 
+static double gptq_ratio(const bk_gptq_bench *g) { return g->gptq / (g->cholesky + g->product); }
+
+static bk_json *json_gptq(const bk_gptq_bench *g)
+{
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "rows", bk_json_of_int(g->rows));
+    bk_json_set(o, "cols", bk_json_of_int(g->cols));
+    bk_json_set(o, "seconds", bk_json_of_num(g->gptq));
+    bk_json_set(o, "cholesky_seconds", bk_json_of_num(g->cholesky));
+    bk_json_set(o, "product_seconds", bk_json_of_num(g->product));
+    bk_json_set(o, "ratio", bk_json_of_num(gptq_ratio(g)));
+    return o;
+}
+
 static bk_status print_json(const bench *s, bk_error *err)
 {
     bk_json *o = bk_json_object(), *step = bk_json_object();
@@ -367,6 +399,7 @@ static bk_status print_json(const bench *s, bk_error *err)
     bk_json_set(o, "step", step);
     bk_json_set(o, "forward_seconds", bk_json_of_num(s->forward));
     bk_json_set(o, "detection_over_forward", bk_json_of_num(s->detection / s->forward));
+    if (s->gptq.rows) bk_json_set(o, "gptq", json_gptq(&s->gptq));
     bk_json_set(o, "max_rss_bytes", bk_json_of_num(max_rss()));
     return bk_print_json(o, err);
 }
@@ -403,9 +436,12 @@ static void print_text(const bench *s)
                t->gflops / s->sgemm, t->seconds, t->peak_bytes / 1073741824.0);
         print_kernels(s, t);
     }
-    printf("detection   %.3f of a forward pass (%d blocks, %d tokens: %.3f s)\npeak RSS    %.2f GiB\n",
-           s->detection / s->forward, DETECTION_BLOCKS, DETECTION_SAMPLES * DETECTION_TOKENS, s->forward,
-           max_rss() / 1073741824.0);
+    printf("detection   %.3f of a forward pass (%d blocks, %d tokens: %.3f s)\n", s->detection / s->forward, DETECTION_BLOCKS,
+           DETECTION_SAMPLES * DETECTION_TOKENS, s->forward);
+    if (s->gptq.rows)
+        printf("gptq        %.2f of Cholesky and product (%lld x %lld: %.1f s, %.1f s and %.1f s)\n", gptq_ratio(&s->gptq),
+               (long long)s->gptq.rows, (long long)s->gptq.cols, s->gptq.gptq, s->gptq.cholesky, s->gptq.product);
+    printf("peak RSS    %.2f GiB\n", max_rss() / 1073741824.0);
 }
 
 int bk_verb_bench(int argc, char **argv)
@@ -416,12 +452,13 @@ int bk_verb_bench(int argc, char **argv)
         {"--batch", BK_OPT_INT, &s.batch, "N", "4; llama3-8b 1", 1, 1024, "samples of a step"},
         {"--tokens", BK_OPT_INT, &s.tokens, "N", "1024", 2, 8190, "tokens of a sample"},
         {"--steps", BK_OPT_INT, &s.steps, "N", "5", 1, STEPS_MAX, "steps to take the median of"},
+        {"--gptq", BK_OPT_TEXT, &s.linear, "ROWSxCOLS", NULL, 0, 0, "GPTQ of a linear of this size, too"},
         {"--backend", BK_OPT_TEXT, &s.backend, "B", "cpu", 0, 0, "what computes (brick list backends)"},
         {"--threads", BK_OPT_INT, &s.threads, "N", "all", 0, 4096, "threads"},
         {"--json", BK_OPT_FLAG, &s.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"bench", "speed of the training step against the machine's own matrix products", opts,
-                        "brick bench\nbrick bench --shape llama3-8b --json\n"};
+                        "brick bench\nbrick bench --shape llama3-8b --json\nbrick bench --gptq 4096x14336\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     bk_error err = {0};

@@ -204,7 +204,8 @@ START_TEST(golden_case)
                            .static_groups = strstr(name, "_static") || strstr(name, "_stale"), .mse_clip = strstr(name, "/clip") != NULL,
                            .percdamp = bk_golden_attr(g, "percdamp", "%s", group)};
     const double *w = bk_golden_f64(g, "%s/W", group), *x = bk_golden_f64(g, "%s/X", group);
-    problem *p = open_problem(backend_of(_i / GOLDEN), opt, bk_golden_attr_i64(g, "rows", "%s", group), bk_golden_attr_i64(g, "cols", "%s", group), w);
+    int64_t rows = bk_golden_attr_i64(g, "rows", "%s", group), cols = bk_golden_attr_i64(g, "cols", "%s", group);
+    problem *p = open_problem(backend_of(_i / GOLDEN), opt, rows, cols, w);
     bool exact = p->be->dtype == BK_F64;
     int64_t half = sequences / 2 * tokens;
     ok(add_inputs(p, x, half, 2.0 / (double)sequences), &p->err);

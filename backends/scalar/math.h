@@ -72,8 +72,8 @@ BK_SCALAR float bk_exp(float x)
     return bk_select(x > 88.722831f, 3.40282347e38f, y);
 }
 
-/* x^2.4 of x >= 0 up to 1e7, to 1e-6: x^2 a^(1/5) with a = x^2. Newton's steps z (1.2 - 0.2 a z^5) lead to a^(-1/5), from a first guess that divides
- * the exponent by -5; a^(1/5) = a z^4. */
+/* x^2.4 of x >= 0 up to 1e7, to 1e-6 of it: a a^(1/5) with a = x^2, and a^(1/5) = a z^4. Newton's steps z (1.2 - 0.2 a z^5) lead to
+ * z = a^(-1/5), from a first guess that divides the exponent by -5. */
 BK_SCALAR float bk_pow_2_4(float x)
 {
     float a = x * x, z = bk_from_bits((uint32_t)(int32_t)(1.2779e9f - 0.2f * (float)(int32_t)bk_to_bits(a)));
