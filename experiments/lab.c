@@ -206,18 +206,20 @@ static bk_status pass_statistics(row_run *r, bk_error *err)
     return st;
 }
 
-static void warn_gptq(const bk_gptq_report *report, int64_t layer, const bk_block_gptq_options *opt)
+static void warn_gptq(const bk_block *b, const bk_gptq_report *report, int64_t layer, const bk_block_gptq_options *opt)
 {
     for (int w = 0; w < BK_W_COUNT; w++) {
         const bk_gptq_report *g = &report[w];
-        if (g->done && g->dead)
-            bk_log(BK_LOG_WARN, "block %lld, %s: %lld input channels are always 0; their weights became 0", (long long)layer, bk_linear_name[w],
-                   (long long)g->dead);
-        if (g->done && g->fell_back)
-            bk_log(BK_LOG_WARN, "block %lld, %s: no damping made the Hessian positive definite; rounded to nearest", (long long)layer,
-                   bk_linear_name[w]);
-        else if (g->done && g->damping > opt->percdamp)
-            bk_log(BK_LOG_WARN, "block %lld, %s: the Hessian needed a damping of %g", (long long)layer, bk_linear_name[w], g->damping);
+        const char *name = bk_linear_name[w];
+        if (!g->done) continue;
+        if (g->dead == b->w[w]->dim[1])
+            bk_log(BK_LOG_WARN, "block %lld, %s: its inputs are 0 on all samples; rounded to nearest", (long long)layer, name);
+        else if (g->dead)
+            bk_log(BK_LOG_WARN, "block %lld, %s: %lld input channels are always 0; their weights became 0", (long long)layer, name, (long long)g->dead);
+        else if (g->fell_back)
+            bk_log(BK_LOG_WARN, "block %lld, %s: no damping made the Hessian positive definite; rounded to nearest", (long long)layer, name);
+        else if (g->damping > opt->percdamp)
+            bk_log(BK_LOG_WARN, "block %lld, %s: the Hessian needed a damping of %g", (long long)layer, name, g->damping);
     }
 }
 
@@ -229,7 +231,7 @@ static bk_status init_with_gptq(row_run *r, int64_t layer, bk_gptq_report report
     rest.keep_weights = true;
     if (opt->act_quant) BK_TRY(bk_block_init(r->init_ctx, r->b, r->calibration, &r->row->init, err));
     BK_TRY(bk_block_gptq(r->init_ctx, r->b, r->statistics, opt, report, err));
-    warn_gptq(report, layer, opt);
+    warn_gptq(r->b, report, layer, opt);
     return opt->act_quant ? BK_OK : bk_block_init(r->init_ctx, r->b, r->calibration, &rest, err);
 }
 

@@ -44,16 +44,12 @@ bk_status bk_hessian_add(bk_ctx *ctx, bk_hessian *h, const bk_tensor *x, double 
 static bk_status look_at_diagonal(bk_ctx *ctx, bk_hessian *h, double *diag)
 {
     bk_error *err = bk_ctx_error(ctx);
-    double trace = 0;
     for (int64_t j = 0; j < h->n; j++) {
         BK_TRY(bk_read_f64(h->be, h->h, j * h->n + j, &diag[j], 1, err));
         if (!isfinite(diag[j]))
             return bk_fail(err, BK_ENUMERIC, "%s: channel %lld of the calibration inputs has a NaN, an Inf, or values too large to square",
                            h->name, (long long)j);
-        trace += diag[j];
     }
-    if (!(trace > 0))
-        return bk_fail(err, BK_EINVAL, "%s: all calibration inputs are 0, which leaves GPTQ nothing to go by; quant.skip can leave it out", h->name);
     return BK_OK;
 }
 
@@ -148,7 +144,8 @@ bk_status bk_hessian_factor(bk_ctx *ctx, bk_hessian *h, const bk_gptq_options *o
     double *diag = malloc((size_t)h->n * sizeof *diag);
     bk_status st = diag ? prepare(ctx, h, opt->act_order, diag, &mean) : bk_fail(err, BK_ENOMEM, "%s: no memory for a diagonal", h->name);
     free(diag);
-    return st ? st : factor_with_damping(ctx, h, opt->percdamp, mean);
+    h->failed = h->dead == h->n; /* nothing to go by */
+    return st || h->failed ? st : factor_with_damping(ctx, h, opt->percdamp, mean);
 }
 
 /* --- rounding --- */
@@ -179,7 +176,7 @@ static bk_status fit_steps(const rounding *g)
 
 static bk_status clear_dead(const rounding *g)
 {
-    for (int64_t j = 0; g->h->dead && j < g->h->n; j++)
+    for (int64_t j = 0; g->h->dead && g->h->dead < g->h->n && j < g->h->n; j++)
         for (int64_t r = 0; g->h->dead_at[j] && r < g->rows; r++)
             BK_TRY(bk_write_f64(g->h->be, g->w, r * g->h->n + j, &(double){0}, 1, bk_ctx_error(g->ctx)));
     return BK_OK;

@@ -30,7 +30,7 @@ typedef struct bk_hessian {
     int64_t dead;      /* channels whose inputs are all 0 */
     double damping;    /* fraction of the mean of the diagonal that was added, at last */
     int tries;
-    bool failed;       /* no damping made H positive definite: bk_gptq rounds to nearest */
+    bool failed;       /* no damping made H positive definite, or all channels are dead: bk_gptq rounds to nearest */
 } bk_hessian;
 
 /* loss: half the trace of E H' E^T, E = W - Q(W), H' with damping and 1 for dead channels; after a fallback half the sum of E^2. */
@@ -55,7 +55,7 @@ void bk_hessian_free(bk_hessian *h);
 /* H += alpha x^T x, x real [tokens, n]. A factor for all of H changes nothing but the scale of the loss. Dry runs measure the kernel. */
 bk_status bk_hessian_add(bk_ctx *ctx, bk_hessian *h, const bk_tensor *x, double alpha) BK_MUST_USE;
 /* Sets dead channels aside, finds the order and factors H. Damping that is not enough is multiplied by 10, up to 1; where that is not enough
- * either, `failed` is set. BK_EINVAL without inputs or when all of them were 0, BK_ENUMERIC if they were not finite. The context's step and
+ * either, `failed` is set. BK_EINVAL without inputs, BK_ENUMERIC if they were not finite. The context's step and
  * dry runs are used up, by bk_gptq too. */
 bk_status bk_hessian_factor(bk_ctx *ctx, bk_hessian *h, const bk_gptq_options *opt) BK_MUST_USE;
 /* w real [rows, n] becomes Q(w); the same from its codes, to the bit: (code - zero) step. Weights of dead channels become 0. The steps are such
