@@ -220,8 +220,15 @@ static const char *init_row(const bk_run *r)
     return prefixed ? "static+search with prefix" : "static+search without prefix";
 }
 
+/* Where nothing but weights is quantized, no range is dynamic. */
+static bool weights_only(const bk_block_quant *q)
+{
+    return q->activation.bits >= 16 && q->key.bits >= 16 && q->value.bits >= 16;
+}
+
 bk_status bk_run_rows(bk_run *r, bk_error *err)
 {
+    bool w = weights_only(&r->quant);
     const struct {
         bk_stage_kind kind;
         const char *name;
@@ -229,9 +236,9 @@ bk_status bk_run_rows(bk_run *r, bk_error *err)
         double *out;
     } all[] = {{BK_STAGE_ROW_FP, "fp", row_fp, &r->ppl_fp},
                {BK_STAGE_ROW_PREFIX, "fp+prefix", row_fp_prefix, &r->ppl_fp_prefix},
-               {BK_STAGE_ROW_RTN, "RTN (dynamic)", row_rtn, NULL},
-               {BK_STAGE_ROW_ROTATION, "+rotation (dynamic)", row_rotation, NULL},
-               {BK_STAGE_ROW_SEARCH, "+search (dynamic)", row_search, NULL},
+               {BK_STAGE_ROW_RTN, w ? "RTN" : "RTN (dynamic)", row_rtn, NULL},
+               {BK_STAGE_ROW_ROTATION, w ? "+rotation" : "+rotation (dynamic)", row_rotation, NULL},
+               {BK_STAGE_ROW_SEARCH, w ? "+search" : "+search (dynamic)", row_search, NULL},
                {BK_STAGE_ROW_NO_PREFIX, "static+search without prefix", row_without_prefix, NULL},
                {BK_STAGE_ROW_INIT, init_row(r), row_init, &r->ppl_init}};
     r->ppl_fp = r->ppl_fp_prefix = r->ppl_init = r->ppl_final = NAN;

@@ -8,6 +8,7 @@
 
 #include "io/file.h"
 #include "io/lock.h"
+#include "io/safetensors.h"
 #include "io/sealed.h"
 #include "tests/e2e.h"
 
@@ -67,16 +68,54 @@ START_TEST(a_text_with_less_than_was_asked_for_is_run)
 }
 END_TEST
 
+static const char *const ways[] = {"W4A4KV4-static", "W4A4KV4-dynamic", "W2A8KV4-static-asym", "W3A16-g32", "W2A16", "W8A16"};
+
 START_TEST(eval_of_the_result_is_the_summary)
 {
-    e2e_brick(0, "run run.yaml --out a");
+    e2e_brick(0, "run run.yaml --set scheme=%s --out a", ways[_i]);
     double final = e2e_number("a/summary.json", "ppl", "final");
     e2e_brick(0, "eval --model a --text ../m/eval.txt --seqlen 32 --windows 4 --threads 1 --json");
     ck_assert_double_eq(e2e_number("out", "ppl", NULL), final);
 }
 END_TEST
 
-static const char *const ways[] = {"W4A4KV4-static", "W4A4KV4-dynamic", "W2A8KV4-static-asym", "W3A16-g32", "W8A16"};
+/* Gains that were trained are part of the result; left alone they are the ones that fusing made of them. */
+START_TEST(gains_of_norms_are_trained_on_request)
+{
+    const char *const config[] = {"false", "true"};
+    for (int norms = 0; norms < 2; norms++) {
+        bk_error err = {0};
+        bk_st_set *model;
+        float gain[128];
+        bool ones = true;
+        e2e_brick(0, "run run.yaml --set scheme=W3A16-g32 --set train.norms=%s --set train.keep=last --out a%d", config[norms], norms);
+        char dir[16];
+        snprintf(dir, sizeof dir, "a%d/model", norms);
+        ck_assert_int_eq(bk_st_open_folder(dir, &model, &err), BK_OK);
+        const bk_st_tensor *t = bk_st_find(model, "model.layers.1.input_layernorm.weight");
+        ck_assert(t && t->count <= 128);
+        ck_assert_int_eq(bk_st_read_f32(model, t, 0, t->count, gain, &err), BK_OK);
+        for (int64_t i = 0; i < t->count; i++) ones = ones && gain[i] == 1;
+        ck_assert_int_eq(ones, !norms);
+        bk_st_close(model);
+        e2e_brick(0, "eval --model a%d --text ../m/eval.txt --seqlen 32 --windows 4 --threads 1 --json", norms);
+        snprintf(dir, sizeof dir, "a%d/summary.json", norms);
+        ck_assert_double_eq(e2e_number("out", "ppl", NULL), e2e_number(dir, "ppl", "final"));
+    }
+}
+END_TEST
+
+START_TEST(rows_of_weights_alone_speak_of_no_ranges)
+{
+    e2e_brick(0, "run run.yaml --set scheme=W2A16-g32 --set evaluate=[ablation] --out a");
+    const char *const rows[] = {"fp", "fp+prefix", "RTN", "+rotation", "+search", "+prefix", "+training"};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) ck_assert_double_gt(e2e_row("a", rows[i]), 1);
+    char *summary = e2e_text("a/summary.json");
+    ck_assert_ptr_null(strstr(summary, "dynamic"));
+    ck_assert_ptr_null(strstr(summary, "static"));
+    free(summary);
+}
+END_TEST
 
 /* epochs 0, no learning rate and the initialisation are the same model, to the bit. */
 START_TEST(training_that_changes_nothing_is_the_initialisation)
@@ -384,7 +423,9 @@ int main(void)
     tcase_add_test(t, stages_of_another_run_are_taken_over);
     tcase_add_test(t, runs_at_once_share_their_stages);
     tcase_add_test(t, a_text_with_less_than_was_asked_for_is_run);
-    tcase_add_test(t, eval_of_the_result_is_the_summary);
+    tcase_add_loop_test(t, eval_of_the_result_is_the_summary, 0, sizeof ways / sizeof ways[0]);
+    tcase_add_test(t, gains_of_norms_are_trained_on_request);
+    tcase_add_test(t, rows_of_weights_alone_speak_of_no_ranges);
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(t, a_single_step_is_training);
     tcase_add_test(t, a_finished_run_is_left_alone);

@@ -74,6 +74,43 @@ START_TEST(without_validation_samples_the_training_samples_judge)
 }
 END_TEST
 
+/* True if training changes a tensor of the block. */
+static bool moved(bk_trainee *e, const bk_train_options *opt, const bk_tensor *t)
+{
+    float *before = bk_tiny_read(e->t.be, t);
+    bk_trainee_train(e, opt);
+    float *after = bk_tiny_read(e->t.be, t);
+    bool same = same_bytes(before, after, bk_numel(t));
+    free(before), free(after);
+    return !same;
+}
+
+START_TEST(weights_alone_are_trained_with_steps_and_zero_points)
+{
+    const char *const names[] = {"w_down", "w_down.step", "w_down.zero", "w_q", "w_q.step", "w_q.zero"};
+    bk_trainee e;
+    bk_train_options opt = bk_trainee_options();
+    bk_trainee_open_weights(&e, bk_trainee_backend(_i / 6), false);
+    opt.keep_last = true;
+    ck_assert_msg(moved(&e, &opt, bk_params_find(e.t.b->params, names[_i % 6])), "%s", names[_i % 6]);
+    ck_assert(e.report.loss_final < e.report.loss_init);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+START_TEST(gains_are_trained_on_request)
+{
+    bk_trainee e;
+    bk_train_options opt = bk_trainee_options();
+    bool norms = _i & 1, rate = _i & 2;
+    bk_trainee_open_weights(&e, bk_backend_cpu(), norms);
+    if (!rate) opt.lr_weight = 0;
+    ck_assert_int_eq(moved(&e, &opt, e.t.b->norm[BK_NORM_MLP]), norms && rate);
+    ck_assert_int_eq(bk_params_find(e.t.b->params, "norm_mlp") == e.t.b->norm[BK_NORM_MLP], norms);
+    bk_trainee_close(&e);
+}
+END_TEST
+
 /* --- nothing to do --- */
 
 START_TEST(no_epochs_and_no_rate_give_the_initialised_block)
@@ -299,6 +336,8 @@ int main(void)
     tcase_add_loop_test(t, the_loss_falls, 0, 8);
     tcase_add_loop_test(t, every_loss_falls, 0, BK_LOSS_COUNT);
     tcase_add_test(t, without_validation_samples_the_training_samples_judge);
+    tcase_add_loop_test(t, weights_alone_are_trained_with_steps_and_zero_points, 0, 24);
+    tcase_add_loop_test(t, gains_are_trained_on_request, 0, 4);
     tcase_add_loop_test(t, no_epochs_and_no_rate_give_the_initialised_block, 0, 6);
     tcase_add_loop_test(t, a_rate_of_zero_holds_its_group, 0, 2);
     tcase_add_test(t, the_initialised_block_is_a_candidate);

@@ -68,18 +68,31 @@ static void open_data(bk_trainee *e, bk_stream *x, float scale)
     free(in);
 }
 
-void bk_trainee_open_scaled(bk_trainee *e, const bk_backend *be, const bk_block_quant *quant, float target_scale)
+static void open_block(bk_trainee *e, const bk_backend *be, const bk_block_quant *quant, bool norms, float target_scale)
 {
     bk_config c = bk_tiny_config();
     *e = (bk_trainee){0};
     ok(bk_hadamard_create(c.head_dim, &e->r3, &e->err), &e->err);
     ok(bk_hadamard_create(c.inter, &e->r4, &e->err), &e->err);
     bk_tiny_block_open(&e->t, be, &c,
-                       &(bk_block_options){.quant = quant, .r3 = e->r3, .r4 = e->r4, .prefix_len = PREFIX, .tokens = TOKENS, .trained = true}, 8);
+                       &(bk_block_options){.quant = quant, .r3 = e->r3, .r4 = e->r4, .prefix_len = PREFIX, .tokens = TOKENS, .trained = true,
+                                           .train_norms = norms}, 8);
     bk_stream *x = bk_tiny_stream(SAMPLES, TOKENS, c.hidden, 9);
     open_data(e, x, target_scale);
     ok(bk_block_init(e->t.ctx, e->t.b, x, &(bk_init_options){0}, &e->t.err), &e->t.err);
     bk_stream_free(x);
+}
+
+void bk_trainee_open_scaled(bk_trainee *e, const bk_backend *be, const bk_block_quant *quant, float target_scale)
+{
+    open_block(e, be, quant, false, target_scale);
+}
+
+void bk_trainee_open_weights(bk_trainee *e, const bk_backend *be, bool norms)
+{
+    bk_block_quant quant = bk_tiny_quant("static", 2, 16, false);
+    quant.weight = bk_tiny_spec("affine", 2, false, BK_PER_GROUP, 16);
+    open_block(e, be, &quant, norms, 1);
 }
 
 void bk_trainee_open(bk_trainee *e, const bk_backend *be, const char *quantizer)

@@ -26,6 +26,8 @@ const bk_backend *bk_trainee_backend(int i);
 /* quantizer: of activations, keys and values, 4 bits everywhere. */
 void bk_trainee_open(bk_trainee *e, const bk_backend *be, const char *quantizer);
 void bk_trainee_open_scaled(bk_trainee *e, const bk_backend *be, const bk_block_quant *quant, float target_scale);
+/* Weights alone, 2 bits in groups of 16, asymmetric; norms: their gains are trained too. */
+void bk_trainee_open_weights(bk_trainee *e, const bk_backend *be, bool norms);
 void bk_trainee_close(bk_trainee *e);
 
 bk_train_options bk_trainee_options(void);
