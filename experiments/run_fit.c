@@ -137,7 +137,8 @@ static bk_status fit_spin(fitting *t, bk_error *err)
     opt.skip_sites = skips;
     opt.skip_weights = st ? NULL : skips + layers;
     if (!st) st = open_source(t, &as_it_runs, err);
-    if (!st) st = bk_spin_fit(r->lab.be, t->src, &r->quant, s->ids, s->n, s->seqlen, &opt, &t->watch, t->f, err);
+    int64_t parts = r->cfg.spin_seqlen ? s->seqlen / r->cfg.spin_seqlen : 1; /* whole ones: bk_run_config_check */
+    if (!st) st = bk_spin_fit(r->lab.be, t->src, &r->quant, s->ids, s->n * parts, s->seqlen / parts, &opt, &t->watch, t->f, err);
     if (!st) bk_json_set(t->report, "losses", numbers(opt.losses, opt.steps));
     if (!st)
         bk_log(BK_LOG_INFO, "spinquant: loss of a batch %.4f before the first step, %.4f before the last", opt.losses[0], opt.losses[opt.steps - 1]);

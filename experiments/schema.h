@@ -83,6 +83,7 @@ typedef struct bk_run_config {
     /* What fits a basis; pointers and seeds in them are not keys. */
     bk_offq_options offq;
     bk_spin_options spin;
+    int64_t spin_seqlen; /* 0: that of data.statistics */
     struct {
         int64_t rows; /* of each norm */
         bk_dfrot_options dfrot;

@@ -154,6 +154,8 @@ static bk_status check_transforms(const bk_run_config *c, bk_error *err)
         return refuse(c, BK_EINVAL, "prefix.mode", err, "a search judges the rotated model, and what is fitted here is fitted behind the prefix: use auto or ids");
     if (c->rotation.basis == BK_BASIS_HADAMARD) return BK_OK;
     if (!c->rotation.r1) return refuse(c, BK_EINVAL, "rotation.basis", err, "it says what r1 is, and rotation.r1 is off");
+    if (c->rotation.basis == BK_BASIS_SPINQUANT && c->spin_seqlen && c->data.statistics.seqlen % c->spin_seqlen)
+        return refuse(c, BK_EINVAL, "spin.seqlen", err, "does not divide data.statistics.seqlen");
     if (c->rotation.basis != BK_BASIS_OFFQ || a->bits == 16) return BK_OK;
     if (a->symmetric || a->granularity != BK_PER_GROUP)
         return refuse(c, BK_EINVAL, "rotation.basis", err,

@@ -172,7 +172,8 @@ static const bk_key fixed[] = {
     {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: as quant.activation.group auto"},
 
     {"spin.steps", BK_KEY_INT, AT(spin.steps), "100", 1, MILLION, NULL, "of Cayley SGD"},
-    {"spin.batch", BK_KEY_INT, AT(spin.batch), "8", 1, MILLION, NULL, "windows of data.statistics a step"},
+    {"spin.batch", BK_KEY_INT, AT(spin.batch), "8", 1, MILLION, NULL, "windows a step"},
+    {"spin.seqlen", BK_KEY_INT, AT(spin_seqlen), "0", 0, MILLION, NULL, "tokens of these windows, which data.statistics are cut into; 0: as they are"},
     {"spin.lr", BK_KEY_REAL, AT(spin.lr), "1.5", 0, 1e3, NULL, "learning rate, cosine to 0"},
     {"spin.momentum", BK_KEY_REAL, AT(spin.momentum), "0", 0, 0.999999, NULL, "of the gradient"},
     {"spin.clip_grad", BK_KEY_REAL, AT(spin.clip_grad), "1", 0, 1e9, NULL, "largest norm of all gradients; 0 = off"},
