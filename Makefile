@@ -146,6 +146,13 @@ check:
 bench: all
 	$(BUILD)/brick bench --gptq 4096x14336
 
+## make comparison    the table of docs/comparison.md, hours: TEXTS=FOLDER with c4.jsonl and wiki.test.raw; goes on where it was stopped
+comparison: all model
+	@test -f "$(TEXTS)/c4.jsonl" -a -f "$(TEXTS)/wiki.test.raw" || { \
+	    echo "make comparison TEXTS=FOLDER: a folder with c4.jsonl and wiki.test.raw (docs/comparison.md)" >&2; exit 2; }
+	ln -sfn "$(abspath $(TEXTS))" texts
+	$(BUILD)/brick sweep configs/comparison/full.yaml --out runs/comparison
+
 ## make mutants       flips signs in backward code, one at a time, and demands red tests; MUTANTS=n SEED=s for a sample
 mutants:
 	@scripts/setup.sh build test
