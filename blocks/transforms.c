@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* How the linears of a block touch the residual stream. */
 static const struct {
     bool reads, writes;
