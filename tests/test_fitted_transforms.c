@@ -262,10 +262,11 @@ static void dense_hadamard(double *q, int64_t n, const int8_t *signs)
     bk_hadamard_free(h);
 }
 
-/* Tells x Q from x Q^T: the Hadamards of a run, written out, must do what the fast transforms do. */
+/* Tells x Q from x Q^T, and one head from another: the Hadamards of a run, written out, must do what the fast transforms do. */
 START_TEST(written_out_hadamards_do_what_fast_ones_do)
 {
-    bk_config c = config_of(1); /* hidden 48: its matrix is not symmetric */
+    bk_config c = config_of(0); /* two KV heads, biases */
+    c.hidden = 48;              /* whose matrix is not symmetric */
     bk_error err = {0};
     bk_rotation_spec spec = {.r1 = true, .r2 = true, .r2_per_kv_head = true, .seed = 5};
     bk_rotation *fast = rotation_for(&c, &spec);

@@ -442,6 +442,18 @@ START_TEST(keys_are_fitted_where_they_are_spiky_or_biased)
 }
 END_TEST
 
+START_TEST(spikiness_is_the_lower_middle_of_the_heads)
+{
+    bk_config c = config_of(0);
+    bk_offq_stats s = made_up(&c, 1);
+    bk_offq_report report;
+    for (int h = 0; h < 4; h++) s.spikiness[h] = (double)(9 - 2 * h);
+    bk_fitted_free(fit(&c, &s, &(bk_offq_options){.keys = BK_OFFQ_KEYS_OFF}, &report));
+    ck_assert(report.spikiness == 5);
+    bk_offq_stats_free(&s);
+}
+END_TEST
+
 START_TEST(the_direction_of_a_key_becomes_an_offset_of_its_head)
 {
     bk_config c = config_of(0);
@@ -689,6 +701,7 @@ int main(void)
     tcase_add_loop_test(tc, outlier_directions_become_offsets_of_their_groups, 0, 2);
     tcase_add_loop_test(tc, the_order_of_down_is_the_index_rule, 0, 2);
     tcase_add_test(tc, keys_are_fitted_where_they_are_spiky_or_biased);
+    tcase_add_test(tc, spikiness_is_the_lower_middle_of_the_heads);
     tcase_add_test(tc, the_direction_of_a_key_becomes_an_offset_of_its_head);
     tcase_add_test(tc, concentration_is_the_share_of_the_first_directions);
     tcase_add_test(tc, choices_and_seeds_make_a_difference);
