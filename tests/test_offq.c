@@ -30,10 +30,24 @@ static const struct {
     const char *name, *arch;
     bk_config c;
 } shapes[] = {
-    {"grouped heads, biases, tied", "llama",
-     {.hidden = 64, .inter = 96, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 16, .qkv_bias = true, .o_bias = true, .mlp_bias = true, .tied = true}},
-    {"q/k norm, head_dim that is not hidden / heads", "qwen3", {.hidden = 48, .inter = 72, .layers = 3, .heads = 3, .kv_heads = 1, .head_dim = 32, .qk_norm = true}},
-    {"no matrix for the groups", "qwen2", {.hidden = 90, .inter = 172, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 30, .qkv_bias = true}},
+    {"grouped heads, biases, tied",
+     "llama",
+     {.hidden = 64,
+      .inter = 96,
+      .layers = 2,
+      .heads = 4,
+      .kv_heads = 2,
+      .head_dim = 16,
+      .qkv_bias = true,
+      .o_bias = true,
+      .mlp_bias = true,
+      .tied = true}},
+    {"q/k norm, head_dim that is not hidden / heads",
+     "qwen3",
+     {.hidden = 48, .inter = 72, .layers = 3, .heads = 3, .kv_heads = 1, .head_dim = 32, .qk_norm = true}},
+    {"no matrix for the groups",
+     "qwen2",
+     {.hidden = 90, .inter = 172, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 30, .qkv_bias = true}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -213,7 +227,9 @@ static void check_stats(const bk_backend *be, int shape, bk_offq_scope scope, bo
     open_model(&t, &c, NULL);
     if (behind_prefix) ok(bk_prefix_compute(bk_backend_ref(BK_F64), t.src, prefix_ids, 2, &p, &err), &err);
     record r = run_plainly(&t, behind_prefix ? &p : NULL);
-    bk_offq_stats want = plain_stats(&t, &r, scope), got = measure(be, &t, behind_prefix ? &p : NULL, &(bk_offq_options){.scope = scope, .concentration = true});
+    bk_offq_stats want = plain_stats(&t, &r, scope),
+                  got = measure(be, &t, behind_prefix ? &p : NULL,
+                                &(bk_offq_options){.scope = scope, .concentration = true});
     int64_t n = c.hidden, heads = c.layers * c.kv_heads;
     ck_assert(got.layers == c.layers && got.hidden == n && got.inter == c.inter && got.sequences == SEQUENCES);
     same(got.top, want.top, n * n, tol, "top tokens");
@@ -254,7 +270,11 @@ END_TEST
 
 START_TEST(covariance_of_all_tokens_only_where_it_is_used)
 {
-    const bk_offq_options o[] = {{.zigzag = true}, {.tail = 1e-6}, {.score = BK_OFFQ_VARIANCE}, {.basis = BK_OFFQ_ALL_TOKENS}, {.concentration = true}};
+    const bk_offq_options o[] = {{.zigzag = true},
+                                 {.tail = 1e-6},
+                                 {.score = BK_OFFQ_VARIANCE},
+                                 {.basis = BK_OFFQ_ALL_TOKENS},
+                                 {.concentration = true}};
     bk_config c = config_of(1);
     model t;
     open_model(&t, &c, NULL);
@@ -299,7 +319,9 @@ START_TEST(a_value_that_is_not_finite_is_named)
     ok(bk_fitted_add(f, BK_FITTED_SCALE_DOWN_IN, &err), &err);
     f->scale_down_in[c.inter + 5] = 1e-44f; /* of block 1: rows of up beyond f32 */
     open_model(&t, &c, &(bk_rotation_spec){.fitted = f});
-    ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL, &(bk_offq_options){.seed = 1}, NULL, &s, &err), BK_ENUMERIC);
+    ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL,
+                                     &(bk_offq_options){.seed = 1}, NULL, &s, &err),
+                     BK_ENUMERIC);
     ck_assert_msg(strstr(err.msg, "block 1, site down_raw, sequence 0, token 0, channel 5") != NULL, "%s", err.msg);
     ck_assert_ptr_null(s.top);
     close_model(&t);
@@ -318,7 +340,9 @@ START_TEST(a_rotated_model_is_refused)
     bk_offq_stats s;
     model t;
     open_model(&t, &c, &bad[_i].spec);
-    ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL, &(bk_offq_options){.seed = 1}, NULL, &s, &err), BK_EINVAL);
+    ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL,
+                                     &(bk_offq_options){.seed = 1}, NULL, &s, &err),
+                     BK_EINVAL);
     ck_assert_msg(strstr(err.msg, bad[_i].name) != NULL, "%s", err.msg);
     close_model(&t);
 }
@@ -337,7 +361,8 @@ START_TEST(the_pass_can_be_stopped)
     bk_offq_stats s;
     model t;
     open_model(&t, &c, NULL);
-    ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL, &(bk_offq_options){.seed = 1}, &(bk_watch){stop, NULL}, &s, &err),
+    ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL,
+                                     &(bk_offq_options){.seed = 1}, &(bk_watch){stop, NULL}, &s, &err),
                      BK_ECANCEL);
     ck_assert_ptr_null(s.down);
     close_model(&t);
@@ -493,9 +518,15 @@ START_TEST(concentration_is_the_share_of_the_first_directions)
 END_TEST
 
 /* Every choice makes another rotation, and the seed does. */
-static const bk_offq_options other_choices[] = {{.group = 16}, {.group = 16, .seed = 2}, {.group = 16, .tail = 0.5}, {.group = 16, .basis = BK_OFFQ_ALL_TOKENS},
-                                                {.group = 16, .score = BK_OFFQ_VARIANCE}, {.group = 16, .zigzag = true}, {.group = 16, .spread = BK_OFFQ_GAUSSIAN},
-                                                {.group = 8}, {.group = 16, .scope = BK_OFFQ_TOKEN_PER_SEQUENCE}};
+static const bk_offq_options other_choices[] = {{.group = 16},
+                                                {.group = 16, .seed = 2},
+                                                {.group = 16, .tail = 0.5},
+                                                {.group = 16, .basis = BK_OFFQ_ALL_TOKENS},
+                                                {.group = 16, .score = BK_OFFQ_VARIANCE},
+                                                {.group = 16, .zigzag = true},
+                                                {.group = 16, .spread = BK_OFFQ_GAUSSIAN},
+                                                {.group = 8},
+                                                {.group = 16, .scope = BK_OFFQ_TOKEN_PER_SEQUENCE}};
 enum { OTHERS = sizeof other_choices / sizeof *other_choices };
 
 static bk_fitted *fit_model(const model *t, bk_offq_options o, bk_offq_report *report)
@@ -581,7 +612,14 @@ static double off_by(const bk_backend *be, const bk_config *c, bk_offq_options o
     open_model(&t, c, NULL);
     o.seed = 9;
     bk_fitted *f = fit_model(&t, o, &report);
-    bk_rotation_spec spec = {.r1 = true, .r2 = true, .r2_per_kv_head = true, .r3 = true, .r4 = true, .r4_group = report.down_group, .seed = 9, .fitted = f,
+    bk_rotation_spec spec = {.r1 = true,
+                             .r2 = true,
+                             .r2_per_kv_head = true,
+                             .r3 = true,
+                             .r4 = true,
+                             .r4_group = report.down_group,
+                             .seed = 9,
+                             .fitted = f,
                              .be = bk_backend_cpu()};
     ok(bk_source_open(t.m, &spec, &src, &err), &err);
     double *want = bk_plain_logits(t.m, t.ids, TOKENS, NULL), *got = bk_tiny_logits(be, src, t.ids, TOKENS);
@@ -593,8 +631,11 @@ static double off_by(const bk_backend *be, const bk_config *c, bk_offq_options o
     return off;
 }
 
-static const bk_offq_options ways[] = {{.keys = BK_OFFQ_KEYS_ON}, {.keys = BK_OFFQ_KEYS_OFF}, {.zigzag = true, .spread = BK_OFFQ_GAUSSIAN, .keys = BK_OFFQ_KEYS_ON},
-                                       {.basis = BK_OFFQ_ALL_TOKENS, .score = BK_OFFQ_VARIANCE}, {.tail = 1e-6}};
+static const bk_offq_options ways[] = {{.keys = BK_OFFQ_KEYS_ON},
+                                       {.keys = BK_OFFQ_KEYS_OFF},
+                                       {.zigzag = true, .spread = BK_OFFQ_GAUSSIAN, .keys = BK_OFFQ_KEYS_ON},
+                                       {.basis = BK_OFFQ_ALL_TOKENS, .score = BK_OFFQ_VARIANCE},
+                                       {.tail = 1e-6}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 START_TEST(logits_stay_in_f64)

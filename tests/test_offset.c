@@ -1,4 +1,4 @@
-/* Outliers turned into offsets: the order of channels, rotations with a constant first row, the quantizer that absorbs them, against golden vectors. */
+/* Outliers turned into offsets, against golden vectors: the order of channels, rotations with a constant first row, the quantizer of groups. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -117,7 +117,8 @@ static void check_partial(const char *name)
 {
     bk_error err = {0};
     bk_hadamard_plan *plan;
-    int64_t size = bk_golden_attr_i64(g, "size", "partial_hadamard/%s", name), n = size * bk_golden_attr_i64(g, "groups", "partial_hadamard/%s", name);
+    int64_t size = bk_golden_attr_i64(g, "size", "partial_hadamard/%s", name),
+            n = size * bk_golden_attr_i64(g, "groups", "partial_hadamard/%s", name);
     const int32_t *sign = bk_golden_i32(g, "partial_hadamard/%s/signs", name);
     int8_t *signs = room(n, 1);
     for (int64_t i = 0; i < n; i++) signs[i] = (int8_t)sign[i];
@@ -172,8 +173,9 @@ START_TEST(the_first_channel_of_a_group_becomes_a_constant)
     ok(bk_hadamard_create_blocks(n, size, &plan, &err), &err);
     x[n - size] = 1;
     ok(bk_hadamard_apply_f64(plan, signs, x, 1, n, 1, &err), &err);
-    for (int64_t i = 0; i < n; i++) ck_assert_msg(x[i] == (i < n - size ? 0 : 1 / sqrt((double)size)), "order %lld of %lld: channel %lld is %.17g",
-                                                  (long long)size, (long long)n, (long long)i, x[i]);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_msg(x[i] == (i < n - size ? 0 : 1 / sqrt((double)size)), "order %lld of %lld: channel %lld is %.17g",
+                      (long long)size, (long long)n, (long long)i, x[i]);
     free(x), free(signs);
     bk_hadamard_free(plan);
 }
@@ -352,11 +354,13 @@ static void check_group(const bk_backend *be, const char *name)
     const int32_t *codes = bk_golden_i32(g, "group_quant/%s/codes", name);
     double square = 0, most = 0, tol = be->dtype == BK_F64 ? 1e-12 : 1e-6;
     ck_assert_int_le(n, ROOM);
-    quantize(be, x, rows, n / rows, (int)bk_golden_attr_i64(g, "bits", "group_quant/%s", name), bk_golden_attr(g, "clip", "group_quant/%s", name), &q);
+    quantize(be, x, rows, n / rows, (int)bk_golden_attr_i64(g, "bits", "group_quant/%s", name),
+             bk_golden_attr(g, "clip", "group_quant/%s", name), &q);
     for (int64_t i = 0; i < n; i++) {
         int64_t r = i / (n / rows);
         ck_assert_msg(q.codes[i] == codes[i], "%s on %s: code %lld is %d, want %d", name, be->name, (long long)i, q.codes[i], codes[i]);
-        ck_assert_msg(fabs(q.y[i] - y[i]) <= tol * fabs(offset[r]) + tol, "%s on %s: value %lld is %g, want %g", name, be->name, (long long)i, q.y[i], y[i]);
+        ck_assert_msg(fabs(q.y[i] - y[i]) <= tol * fabs(offset[r]) + tol, "%s on %s: value %lld is %g, want %g", name,
+                      be->name, (long long)i, q.y[i], y[i]);
         square += (q.y[i] - x[i]) * (q.y[i] - x[i]);
         most = fmax(most, fabs(q.y[i] - x[i]));
     }
