@@ -94,7 +94,8 @@ static bk_status make_transforms(bk_block *b, const bk_block_options *opt, bk_er
     int64_t d = b->cfg.head_dim;
     b->r3 = opt->r3 != NULL;
     b->r4 = opt->r4 != NULL;
-    if (b->r3 && b->cfg.r3_per_kv_head) return bk_fail(err, BK_EINVAL, "queries and keys cannot turn by a Hadamard matrix and by those of their heads");
+    if (b->r3 && b->cfg.r3_per_kv_head)
+        return bk_fail(err, BK_EINVAL, "queries and keys cannot turn by a Hadamard matrix and by those of their heads");
     if (b->r3) BK_TRY(make_transform(b, opt->r3, &b->r3_attr, &b->r3_h, err));
     if (b->r4) BK_TRY(make_transform(b, opt->r4, &b->r4_attr, &b->r4_h, err));
     if (!b->cfg.r3_per_kv_head) return BK_OK;

@@ -106,8 +106,8 @@ bk_status bk_fitted_add(bk_fitted *f, bk_fitted_part p, bk_error *err)
     shape s = shape_of(f, p);
     void *to = calloc((size_t)s.elements, kinds[parts[p].kind].bytes);
     if (!to)
-        return bk_fail(err, BK_ENOMEM, "no memory for %s: %lld values of %zu bytes", bk_fitted_name[p], (long long)s.elements,
-                       kinds[parts[p].kind].bytes);
+        return bk_fail(err, BK_ENOMEM, "no memory for %s: %lld values of %zu bytes", bk_fitted_name[p],
+                       (long long)s.elements, kinds[parts[p].kind].bytes);
     make_neutral(to, parts[p].kind, &s);
     memcpy((char *)f + parts[p].at, &to, sizeof to);
     return BK_OK;
@@ -128,20 +128,22 @@ bk_status bk_fitted_fits(const bk_fitted *f, const bk_config *c, bk_error *err)
     sizes_of(f, size);
     for (int i = 0; i < SIZES; i++)
         if (size[i] != want[i])
-            return bk_fail(err, BK_ESHAPE, "transforms that were fitted to a model with %s = %lld, this one has %lld", size_name[i],
-                           (long long)size[i], (long long)want[i]);
+            return bk_fail(err, BK_ESHAPE, "transforms that were fitted to a model with %s = %lld, this one has %lld",
+                           size_name[i], (long long)size[i], (long long)want[i]);
     return BK_OK;
 }
 
 /* "r2, layer 3, head 1, index 5": entry i of a piece */
-static bk_status bad(const bk_fitted *f, bk_fitted_part p, int64_t piece, int64_t i, bk_error *err, const char *what, double value)
+static bk_status bad(const bk_fitted *f, bk_fitted_part p, int64_t piece, int64_t i, bk_error *err, const char *what,
+                     double value)
 {
     char place[64] = "";
     if (parts[p].axes == 1) snprintf(place, sizeof place, ", layer %lld", (long long)piece);
     if (parts[p].axes == 2)
-        snprintf(place, sizeof place, ", layer %lld, head %lld", (long long)(piece / f->kv_heads), (long long)(piece % f->kv_heads));
-    return bk_fail(err, BK_ENUMERIC, "fitted %s%s, %s %lld: %s %g", bk_fitted_name[p], place, parts[p].kind == MATRIX ? "row" : "index",
-                   (long long)i, what, value);
+        snprintf(place, sizeof place, ", layer %lld, head %lld", (long long)(piece / f->kv_heads),
+                 (long long)(piece % f->kv_heads));
+    return bk_fail(err, BK_ENUMERIC, "fitted %s%s, %s %lld: %s %g", bk_fitted_name[p], place,
+                   parts[p].kind == MATRIX ? "row" : "index", (long long)i, what, value);
 }
 
 enum { VECTORS = 16 };
@@ -202,7 +204,8 @@ static bk_status check_orders(const bk_fitted *f, bk_fitted_part p, const shape 
     for (int64_t i = 0; !st && i < s->elements; i++) {
         int64_t piece = i / s->n;
         bool in = order[i] >= 0 && order[i] < s->n;
-        if (!in || seen[order[i]] == piece + 1) st = bad(f, p, piece, i % s->n, err, in ? "twice channel" : "no channel", order[i]);
+        if (!in || seen[order[i]] == piece + 1)
+            st = bad(f, p, piece, i % s->n, err, in ? "twice channel" : "no channel", order[i]);
         else seen[order[i]] = piece + 1;
     }
     free(seen);
@@ -251,7 +254,8 @@ static bk_status put_part(const bk_fitted *f, bk_fitted_part p, bk_store *s, bk_
     shape is = shape_of(f, p);
     const void *from = memory(f, p);
     if (!from) return BK_OK;
-    if (parts[p].kind != SIGN) return bk_store_put(s, path_of(p, path), kinds[parts[p].kind].stored, is.rank, is.dim, from, err);
+    if (parts[p].kind != SIGN)
+        return bk_store_put(s, path_of(p, path), kinds[parts[p].kind].stored, is.rank, is.dim, from, err);
     int32_t *wide = malloc((size_t)is.elements * sizeof *wide);
     if (!wide) return bk_fail(err, BK_ENOMEM, "no memory to write %s", bk_fitted_name[p]);
     for (int64_t i = 0; i < is.elements; i++) wide[i] = ((const int8_t *)from)[i];
@@ -266,7 +270,8 @@ static bk_status get_part(bk_fitted *f, bk_fitted_part p, bk_store *s, bk_error 
     if (!bk_store_has(s, path_of(p, path))) return BK_OK;
     BK_TRY(bk_fitted_add(f, p, err));
     shape is = shape_of(f, p);
-    if (parts[p].kind != SIGN) return bk_store_get(s, path, kinds[parts[p].kind].stored, is.rank, is.dim, memory(f, p), err);
+    if (parts[p].kind != SIGN)
+        return bk_store_get(s, path, kinds[parts[p].kind].stored, is.rank, is.dim, memory(f, p), err);
     int32_t *wide = malloc((size_t)is.elements * sizeof *wide);
     if (!wide) return bk_fail(err, BK_ENOMEM, "no memory to read %s", bk_fitted_name[p]);
     bk_status st = bk_store_get(s, path, BK_STORE_I32, is.rank, is.dim, wide, err);

@@ -15,7 +15,7 @@ typedef struct bk_fitted {
     double *r3;          /* [layers, kv_heads, head_dim, head_dim] of keys, and of the queries that read them, after RoPE, while running */
     int32_t *down_order; /* [layers, inter] channel `new` of the input of down is channel down_order[new] of the model: rows of gate and up */
     int8_t *down_signs;  /* [layers, inter] in the new order: of the rows of up, and of the columns of down before R4 */
-    /* Per-channel scales: the input x of a linear becomes x / scale, its columns W scale. They are folded into what writes x before any rotation. */
+    /* Per-channel scales: the input x of a linear becomes x / scale, its columns W scale. They go into what writes x, before any rotation. */
     float *scale_attn_in, *scale_mlp_in; /* [layers, hidden]: into the gains of the norms */
     float *scale_o_in;                   /* [layers, kv_heads, head_dim]: into the rows (and bias) of v; query heads of a group share it */
     float *scale_down_in;                /* [layers, inter], in the model's order: into the rows of up */

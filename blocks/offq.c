@@ -36,8 +36,15 @@ static bk_status eigh(desk *d)
 /* c = a b */
 static bk_status multiply(desk *d)
 {
-    return bk_k_gemm_f64(d->ctx, &(bk_gemm_args){.m = d->n, .n = d->n, .k = d->n, .a = d->a->data, .lda = d->n, .b = d->b->data, .ldb = d->n,
-                                                 .c = d->c->data, .ldc = d->n});
+    return bk_k_gemm_f64(d->ctx, &(bk_gemm_args){.m = d->n,
+                                                 .n = d->n,
+                                                 .k = d->n,
+                                                 .a = d->a->data,
+                                                 .lda = d->n,
+                                                 .b = d->b->data,
+                                                 .ldb = d->n,
+                                                 .c = d->c->data,
+                                                 .ldc = d->n});
 }
 
 static bk_status set_up(desk *d, const bk_backend *be, int64_t n, bk_error *err)
@@ -122,7 +129,8 @@ static bk_status compose(fit *t, int64_t group, bool random_signs, uint64_t seed
     BK_TRY(bk_offset_order(t->score, n, n / group, t->o->zigzag, t->src, err));
     if (!is_gaussian(t->o, group)) BK_TRY(bk_hadamard_create_blocks(n, group, &h1, err));
     bk_offset_signs(t->signs, n, group, seed, BK_RNG_OFFQ);
-    bk_offset_rotation r = {.n = n, .group = group, .h1 = h1, .signs = random_signs ? t->signs : NULL, .seed = seed, .stream = BK_RNG_OFFQ};
+    bk_offset_rotation r = {
+        .n = n, .group = group, .h1 = h1, .signs = random_signs ? t->signs : NULL, .seed = seed, .stream = BK_RNG_OFFQ};
     bk_status st = bk_offset_compose(&r, t->u, t->src, q, err);
     bk_hadamard_free(h1);
     return st;
@@ -149,7 +157,8 @@ static bk_status take_basis(fit *t, bk_offq_rows basis, bk_error *err)
     const bk_offq_stats *s = t->s;
     int64_t square = s->hidden * s->hidden;
     memcpy(t->room, basis == BK_OFFQ_ALL_TOKENS ? s->all : s->top, (size_t)square * sizeof *t->room);
-    for (int64_t i = 0; basis == BK_OFFQ_TOP_TOKENS && t->o->tail > 0 && i < square; i++) t->room[i] += t->o->tail * s->all[i];
+    for (int64_t i = 0; basis == BK_OFFQ_TOP_TOKENS && t->o->tail > 0 && i < square; i++)
+        t->room[i] += t->o->tail * s->all[i];
     BK_TRY(eigenvectors(&t->desk, t->room, t->score, t->u, err));
     BK_TRY(share_of(t, s->top, &t->report->share[basis][BK_OFFQ_TOP_TOKENS], err));
     return s->all ? share_of(t, s->all, &t->report->share[basis][BK_OFFQ_ALL_TOKENS], err) : BK_OK;
@@ -217,7 +226,8 @@ static bk_status fit_down(const bk_offq_stats *s, const bk_offq_options *o, int6
     for (int64_t l = 0; !st && l < s->layers; l++) {
         for (int64_t i = 0; i < n; i++) score[i] = (double)s->down[l * n + i];
         st = bk_offset_order(score, n, n / group, o->zigzag, f->down_order + l * n, err);
-        bk_offset_signs(f->down_signs + l * n, n, group, bk_rng_u64(o->seed, BK_RNG_OFFQ_DOWN, (uint64_t)l), BK_RNG_OFFQ_DOWN);
+        bk_offset_signs(f->down_signs + l * n, n, group, bk_rng_u64(o->seed, BK_RNG_OFFQ_DOWN, (uint64_t)l),
+                        BK_RNG_OFFQ_DOWN);
     }
     free(score);
     return st;
@@ -229,7 +239,8 @@ static bk_status size_of_groups(int64_t n, int64_t asked, const char *what, int6
 {
     *group = asked ? asked : bk_group_size(n);
     if (*group >= 1 && n % *group == 0) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "OffQ: %s: %lld channels cannot be cut into groups of %lld", what, (long long)n, (long long)*group);
+    return bk_fail(err, BK_EINVAL, "OffQ: %s: %lld channels cannot be cut into groups of %lld", what, (long long)n,
+                   (long long)*group);
 }
 
 static bk_status choose_groups(const bk_offq_stats *s, const bk_offq_options *o, bk_offq_report *r, bk_error *err)
@@ -239,7 +250,9 @@ static bk_status choose_groups(const bk_offq_stats *s, const bk_offq_options *o,
     r->groups = s->hidden / r->group;
     r->gaussian = is_gaussian(o, r->group);
     if (bk_hadamard_exists(r->down_group)) return BK_OK;
-    if (o->down_group) return bk_fail(err, BK_EINVAL, "OffQ: the input of down: no Hadamard matrix of order %lld is known", (long long)o->down_group);
+    if (o->down_group)
+        return bk_fail(err, BK_EINVAL, "OffQ: the input of down: no Hadamard matrix of order %lld is known",
+                       (long long)o->down_group);
     r->down_group = 0;
     return BK_OK;
 }
@@ -253,8 +266,8 @@ static bk_status at_order(int64_t n, bk_status (*what)(fit *, bk_error *), fit t
     return st;
 }
 
-bk_status bk_offq_fit(const bk_backend *be, const bk_config *c, const bk_offq_stats *s, const bk_offq_options *o, bk_fitted *f, bk_offq_report *report,
-                      bk_error *err)
+bk_status bk_offq_fit(const bk_backend *be, const bk_config *c, const bk_offq_stats *s, const bk_offq_options *o,
+                      bk_fitted *f, bk_offq_report *report, bk_error *err)
 {
     *report = (bk_offq_report){.share = {{NAN, NAN}, {NAN, NAN}}};
     fit t = {.s = s, .o = o, .f = f, .report = report};

@@ -47,10 +47,11 @@ typedef struct bk_offq_stats {
     float *down;       /* [layers, inter]: largest |z| over all tokens */
 } bk_offq_stats;
 
-/* Statistics over ids [sequences, tokens], behind the prefix if it is not NULL (of this source). The source has no rotation yet (BK_EINVAL); scales are
- * legal. A value that is not finite is BK_ENUMERIC naming block, site, sequence, token and channel. */
-bk_status bk_offq_measure(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t sequences, int64_t tokens, const bk_prefix *prefix,
-                          const bk_offq_options *o, const bk_watch *watch, bk_offq_stats *out, bk_error *err) BK_MUST_USE;
+/* Statistics over ids [sequences, tokens], behind the prefix (of this source) if it is not NULL. The source is not rotated yet (BK_EINVAL); scales
+ * are legal. A value that is not finite is BK_ENUMERIC naming block, site, sequence, token and channel. */
+bk_status bk_offq_measure(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t sequences, int64_t tokens,
+                          const bk_prefix *prefix, const bk_offq_options *o, const bk_watch *watch, bk_offq_stats *out,
+                          bk_error *err) BK_MUST_USE;
 void bk_offq_stats_free(bk_offq_stats *s);
 
 /* For a report. */
@@ -60,7 +61,8 @@ typedef struct bk_offq_report {
     bool gaussian;      /* H1 is: asked for, or no Hadamard matrix of this order is known */
     bool keys;          /* r3 was fitted */
     double spikiness;   /* median over layers and heads */
-    double share[2][2]; /* energy in the first `groups` directions of a basis, of the whole, [basis][rows] by bk_offq_rows; NAN where not measured */
+    /* The part of the energy that lies in the first `groups` directions of a basis, [basis][rows] by bk_offq_rows; NAN where not measured. */
+    double share[2][2];
 } bk_offq_report;
 
 /* Adds r1, down_order, down_signs and, where keys ask for it, r3 to f, which fits c. be computes (slots gemm_f64, eigh). A size of groups that

@@ -35,7 +35,8 @@ static bk_status check_finite(const pass *p, bk_site_id site, int64_t rows, int6
 {
     for (int64_t i = 0; i < rows * width; i++)
         if (!isfinite(p->x[i]))
-            return bk_fail(err, BK_ENUMERIC, "OffQ: block %lld, site %s, sequence %lld, token %lld, channel %lld: the value is %g",
+            return bk_fail(err, BK_ENUMERIC,
+                           "OffQ: block %lld, site %s, sequence %lld, token %lld, channel %lld: the value is %g",
                            (long long)p->layer, bk_site_name[site], (long long)(p->seen[site] + i / width / p->tokens),
                            (long long)(i / width % p->tokens), (long long)(i % width), (double)p->x[i]);
     return BK_OK;
@@ -86,7 +87,8 @@ static void add_down(pass *p, int64_t rows)
 /* sum += x^T x */
 static bk_status add_covariance(bk_ctx *ctx, bk_tensor *sum, const bk_tensor *x)
 {
-    return bk_k_gram(ctx, &(bk_gram_args){.rows = bk_rows(x), .cols = bk_last_dim(x), .alpha = 1, .x = x->data, .h = sum->data});
+    return bk_k_gram(
+        ctx, &(bk_gram_args){.rows = bk_rows(x), .cols = bk_last_dim(x), .alpha = 1, .x = x->data, .h = sum->data});
 }
 
 static void tap(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x)
@@ -175,7 +177,8 @@ static bk_status make_picks(pass *p, bk_error *err)
     for (int i = 0; i < 2; i++) {
         p->pick[i].row = calloc((size_t)(s->sequences * s->hidden), sizeof(float));
         p->pick[i].largest = malloc((size_t)s->sequences * sizeof(float));
-        if (!p->pick[i].row || !p->pick[i].largest) return bk_fail(err, BK_ENOMEM, "no memory for one token of each sequence");
+        if (!p->pick[i].row || !p->pick[i].largest)
+            return bk_fail(err, BK_ENOMEM, "no memory for one token of each sequence");
         for (int64_t k = 0; k < s->sequences; k++) p->pick[i].largest[k] = -1;
     }
     int64_t width = s->kv_heads * s->head_dim;
@@ -196,7 +199,10 @@ static bk_status make_sums(pass *p, const bk_backend *be, bk_error *err)
 static bk_status make_block(pass *p, const bk_backend *be, bk_error *err)
 {
     const bk_config *c = bk_source_config(p->src);
-    bk_block_options opt = {.r3 = bk_source_r3(p->src), .r4 = bk_source_r4(p->src), .prefix_len = p->prefix ? p->prefix->n : 0, .tokens = p->tokens};
+    bk_block_options opt = {.r3 = bk_source_r3(p->src),
+                            .r4 = bk_source_r4(p->src),
+                            .prefix_len = p->prefix ? p->prefix->n : 0,
+                            .tokens = p->tokens};
     BK_TRY(bk_weights_alloc(c, &p->weights, err));
     BK_TRY(bk_block_create(&p->b, be, c, &opt, err));
     if (!(p->ctx = bk_ctx_new(be, err))) return BK_ENOMEM;
@@ -210,10 +216,13 @@ static bk_status make_block(pass *p, const bk_backend *be, bk_error *err)
 
 static bk_status check_source(const bk_source *src, bk_error *err)
 {
-    static const bk_transform_id turns[] = {BK_TRANSFORM_R1, BK_TRANSFORM_R3, BK_TRANSFORM_DOWN_ORDER, BK_TRANSFORM_DOWN_SIGNS};
+    static const bk_transform_id turns[] = {BK_TRANSFORM_R1, BK_TRANSFORM_R3, BK_TRANSFORM_DOWN_ORDER,
+                                            BK_TRANSFORM_DOWN_SIGNS};
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++)
         if (bk_source_rotation(src)->on[turns[i]])
-            return bk_fail(err, BK_EINVAL, "OffQ is fitted to a model as it is, but this one goes through the transform %s", bk_transforms[turns[i]].name);
+            return bk_fail(err, BK_EINVAL,
+                           "OffQ is fitted to a model as it is, but this one goes through the transform %s",
+                           bk_transforms[turns[i]].name);
     return BK_OK;
 }
 
@@ -240,7 +249,8 @@ static bk_status finish(pass *p, bk_error *err)
 static bk_status measure(pass *p, const bk_backend *be, const int32_t *ids, const bk_watch *watch, bk_error *err)
 {
     BK_TRY(check_source(p->src, err));
-    if (p->s->sequences < 1 || p->tokens < 1) return bk_fail(err, BK_EINVAL, "OffQ needs at least one sequence of one token");
+    if (p->s->sequences < 1 || p->tokens < 1)
+        return bk_fail(err, BK_EINVAL, "OffQ needs at least one sequence of one token");
     BK_TRY(make_stats(p->s, wants_all(p->o), err));
     BK_TRY(make_picks(p, err));
     BK_TRY(make_sums(p, be, err));
@@ -251,8 +261,9 @@ static bk_status measure(pass *p, const bk_backend *be, const int32_t *ids, cons
     return finish(p, err);
 }
 
-bk_status bk_offq_measure(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t sequences, int64_t tokens, const bk_prefix *prefix,
-                          const bk_offq_options *o, const bk_watch *watch, bk_offq_stats *out, bk_error *err)
+bk_status bk_offq_measure(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t sequences,
+                          int64_t tokens, const bk_prefix *prefix, const bk_offq_options *o, const bk_watch *watch,
+                          bk_offq_stats *out, bk_error *err)
 {
     const bk_config *c = bk_source_config(src);
     *out = (bk_offq_stats){.layers = c->layers, .hidden = c->hidden, .kv_heads = c->kv_heads, .head_dim = c->head_dim, .inter = c->inter,

@@ -3,15 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* How the linears of a block touch the residual stream. */
 static const struct {
     bool reads, writes;
     bk_norm_id norm; /* whose output it reads */
 } stream[BK_W_COUNT] = {
-    [BK_W_Q] = {true, false, BK_NORM_ATTN},  [BK_W_K] = {true, false, BK_NORM_ATTN},   [BK_W_V] = {true, false, BK_NORM_ATTN},
-    [BK_W_GATE] = {true, false, BK_NORM_MLP}, [BK_W_UP] = {true, false, BK_NORM_MLP},
-    [BK_W_O] = {.writes = true},              [BK_W_DOWN] = {.writes = true},
+    [BK_W_Q] = {true, false, BK_NORM_ATTN}, [BK_W_K] = {true, false, BK_NORM_ATTN},
+    [BK_W_V] = {true, false, BK_NORM_ATTN}, [BK_W_GATE] = {true, false, BK_NORM_MLP},
+    [BK_W_UP] = {true, false, BK_NORM_MLP}, [BK_W_O] = {.writes = true},
+    [BK_W_DOWN] = {.writes = true},
 };
 
 /* ---- a linear W [out, in], seen from its sides ---- */
@@ -270,7 +270,8 @@ static bk_status fold_v_bias_block(const bk_rotation *r, int64_t layer, const bk
     bk_vectors o = inputs_of(c, w, BK_W_O), bias = bias_of(c, w, BK_W_O), v = bias_of(c, w, BK_W_V);
     for (int64_t row = 0; row < o.count; row++) {
         double sum = bk_vectors_get(&bias, 0, row);
-        for (int64_t i = 0; i < o.n; i++) sum += bk_vectors_get(&o, row, i) * bk_vectors_get(&v, 0, i / d / group * d + i % d);
+        for (int64_t i = 0; i < o.n; i++)
+            sum += bk_vectors_get(&o, row, i) * bk_vectors_get(&v, 0, i / d / group * d + i % d);
         bk_vectors_set(&bias, 0, row, sum);
     }
     for (int64_t i = 0; i < v.n; i++) bk_vectors_set(&v, 0, i, 0);
@@ -301,7 +302,9 @@ static bk_status check(const bk_config *c, const bk_rotation_spec *spec, const b
     if (((spec->r1 && f->r1) || (spec->r2 && f->r2)) && !spec->be)
         return bk_fail(err, BK_EINVAL, "fitted rotations need a backend for their products");
     if (f->down_signs && !spec->r4)
-        return bk_fail(err, BK_EINVAL, "fitted signs of the input of down are part of R4, which is off: switch R4 on or leave them out");
+        return bk_fail(
+            err, BK_EINVAL,
+            "fitted signs of the input of down are part of R4, which is off: switch R4 on or leave them out");
     return BK_OK;
 }
 
@@ -322,7 +325,9 @@ static bk_status make_plans(const bk_rotation_spec *spec, const bk_fitted *f, bk
     if ((spec->r2 && !f->r2) || (spec->r3 && !f->r3)) BK_TRY(bk_hadamard_create(c->head_dim, &r->head, err));
     if (!spec->r4) return BK_OK;
     if (!spec->r4_group) return bk_hadamard_create(c->inter, &r->inter, err);
-    return bk_hadamard_create_blocks(c->inter, spec->r4_group, &r->inter, err) ? bk_error_prefix(err, "R4, groups of the input of down") : BK_OK;
+    return bk_hadamard_create_blocks(c->inter, spec->r4_group, &r->inter, err)
+               ? bk_error_prefix(err, "R4, groups of the input of down")
+               : BK_OK;
 }
 
 static bk_status make_signs(const bk_rotation_spec *spec, const bk_fitted *f, bk_rotation *r, bk_error *err)
@@ -333,7 +338,9 @@ static bk_status make_signs(const bk_rotation_spec *spec, const bk_fitted *f, bk
     r->r2_heads = spec->r2_per_kv_head ? c->kv_heads : 1;
     if (r1) r->r1_signs = random_signs(spec->seed, BK_RNG_R1, c->hidden);
     if (r2) r->r2_signs = random_signs(spec->seed, BK_RNG_R2, r->r2_layers * r->r2_heads * c->head_dim);
-    return (r1 && !r->r1_signs) || (r2 && !r->r2_signs) ? bk_fail(err, BK_ENOMEM, "no memory for the signs of rotations") : BK_OK;
+    return (r1 && !r->r1_signs) || (r2 && !r->r2_signs)
+               ? bk_fail(err, BK_ENOMEM, "no memory for the signs of rotations")
+               : BK_OK;
 }
 
 static bk_status prepare(bk_rotation *r, const bk_rotation_spec *spec, const float *final_norm, bk_error *err)
@@ -367,7 +374,8 @@ static void switch_on(bk_rotation *r, const bk_rotation_spec *spec)
     if (spec->r3 && f->r3) r->after.r3_per_kv_head = true;
 }
 
-bk_status bk_rotation_create(const bk_config *c, const bk_rotation_spec *spec, const float *final_norm, bk_rotation **out, bk_error *err)
+bk_status bk_rotation_create(const bk_config *c, const bk_rotation_spec *spec, const float *final_norm,
+                             bk_rotation **out, bk_error *err)
 {
     *out = NULL;
     bk_rotation *r = calloc(1, sizeof *r);
@@ -459,7 +467,8 @@ bk_status bk_rotation_dense(int64_t n, bk_rng_stream purpose, uint64_t seed, dou
     BK_TRY(bk_hadamard_create(n, &plan, err));
     int8_t *signs = random_signs(seed, purpose, n);
     for (int64_t i = 0; i < n * n; i++) r[i] = i % (n + 1) == 0;
-    bk_status st = signs ? bk_hadamard_apply_f64(plan, signs, r, n, n, 1, err) : bk_fail(err, BK_ENOMEM, "no memory for the signs of a rotation");
+    bk_status st = signs ? bk_hadamard_apply_f64(plan, signs, r, n, n, 1, err)
+                         : bk_fail(err, BK_ENOMEM, "no memory for the signs of a rotation");
     free(signs);
     bk_hadamard_free(plan);
     return st;

@@ -50,7 +50,8 @@ void bk_vectors_scale(const bk_vectors *v, const double *factor)
 {
     for (int64_t first = 0; first < v->count; first += LANES)
         for (int64_t i = 0; i < v->n; i++)
-            for (int64_t l = first; l < first + lanes_at(v, first); l++) bk_vectors_set(v, l, i, bk_vectors_get(v, l, i) * factor[i]);
+            for (int64_t l = first; l < first + lanes_at(v, first); l++)
+                bk_vectors_set(v, l, i, bk_vectors_get(v, l, i) * factor[i]);
 }
 
 bk_status bk_vectors_permute(const bk_vectors *v, const int32_t *order, bk_error *err)
@@ -82,7 +83,8 @@ struct bk_dense {
 bk_status bk_dense_create(const bk_backend *be, int64_t n, bk_dense **out, bk_error *err)
 {
     *out = NULL;
-    if (!be->k.gemm_f64) return bk_fail(err, BK_EUNSUP, "backend %s has no kernel `gemm_f64`, which dense rotations need", be->name);
+    if (!be->k.gemm_f64)
+        return bk_fail(err, BK_EUNSUP, "backend %s has no kernel `gemm_f64`, which dense rotations need", be->name);
     bk_dense *d = calloc(1, sizeof *d);
     if (!d) return bk_fail(err, BK_ENOMEM, "no memory for a rotation of order %lld", (long long)n);
     *d = (bk_dense){.be = be, .n = n};
@@ -111,8 +113,16 @@ bk_status bk_dense_set(bk_dense *d, const double *q, bk_error *err)
 /* Vectors are the columns of a panel: out = Q^T in. */
 static bk_status multiply(bk_ctx *ctx, const bk_dense *d)
 {
-    return bk_k_gemm_f64(ctx, &(bk_gemm_args){.m = d->n, .n = LANES, .k = d->n, .ta = 1, .a = d->q->data, .lda = d->n, .b = d->in->data,
-                                              .ldb = LANES, .c = d->out->data, .ldc = LANES});
+    return bk_k_gemm_f64(ctx, &(bk_gemm_args){.m = d->n,
+                                              .n = LANES,
+                                              .k = d->n,
+                                              .ta = 1,
+                                              .a = d->q->data,
+                                              .lda = d->n,
+                                              .b = d->in->data,
+                                              .ldb = LANES,
+                                              .c = d->out->data,
+                                              .ldc = LANES});
 }
 
 static bk_status through_panels(bk_ctx *ctx, const bk_vectors *v, const bk_dense *d, double (*panel)[LANES], bk_error *err)

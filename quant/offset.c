@@ -57,7 +57,8 @@ bk_status bk_offset_order(const double *score, int64_t n, int64_t groups, bool z
     int64_t size = n / groups, rest = size - 1;
     for (int64_t g = 0; g < groups; g++) {
         src[g * size] = c[g].channel;
-        for (int64_t i = 0; i < rest; i++) src[g * size + 1 + i] = c[n - 1 - (zigzag ? i * groups + g : g * rest + i)].channel;
+        for (int64_t i = 0; i < rest; i++)
+            src[g * size + 1 + i] = c[n - 1 - (zigzag ? i * groups + g : g * rest + i)].channel;
     }
     free(c);
     return BK_OK;
@@ -96,7 +97,8 @@ void bk_offset_gaussian(double *h, int64_t n, uint64_t seed, uint64_t stream)
 
 void bk_offset_signs(int8_t *signs, int64_t n, int64_t group, uint64_t seed, uint64_t stream)
 {
-    for (int64_t i = 0; i < n; i++) signs[i] = i % group && bk_rng_u64(seed, stream, (uint64_t)i / 64) >> (i % 64) & 1 ? -1 : 1;
+    for (int64_t i = 0; i < n; i++)
+        signs[i] = i % group && bk_rng_u64(seed, stream, (uint64_t)i / 64) >> (i % 64) & 1 ? -1 : 1;
 }
 
 /* Columns first .. first + size - 1 of every row of q turn by h [size, size]; row: room for size values. */

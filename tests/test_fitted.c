@@ -204,7 +204,11 @@ START_TEST(a_file_of_another_model_is_refused)
     const struct {
         int64_t *size;
         const char *name;
-    } sizes[] = {{&other.layers, "layers"}, {&other.hidden, "hidden"}, {&other.kv_heads, "kv_heads"}, {&other.head_dim, "head_dim"}, {&other.inter, "inter"}};
+    } sizes[] = {{&other.layers, "layers"},
+                 {&other.hidden, "hidden"},
+                 {&other.kv_heads, "kv_heads"},
+                 {&other.head_dim, "head_dim"},
+                 {&other.inter, "inter"}};
     ++*sizes[_i].size;
     ok(bk_fitted_save(f, path, &err), &err);
     refused(bk_fitted_load(path, &other, &back, &err), BK_ESHAPE, &err, sizes[_i].name);
@@ -253,7 +257,10 @@ START_TEST(a_flipped_byte_names_its_part)
         const void *value;
         size_t size;
         const char *name;
-    } parts[] = {{f->r1, 64, "/fitted/r1"}, {f->r2, 64, "/fitted/r2"}, {f->down_order, 32, "/fitted/down_order"}, {f->scale_o_in, 32, "/fitted/scale_o_in"}};
+    } parts[] = {{f->r1, 64, "/fitted/r1"},
+                 {f->r2, 64, "/fitted/r2"},
+                 {f->down_order, 32, "/fitted/down_order"},
+                 {f->scale_o_in, 32, "/fitted/scale_o_in"}};
     ok(bk_fitted_save(f, path, &err), &err);
     unsigned char *bytes = slurp(&n), *at = memmem(bytes, n, parts[_i].value, parts[_i].size);
     ck_assert_ptr_nonnull(at);
@@ -307,8 +314,10 @@ START_TEST(contradictory_files_are_refused)
         bk_store_type type;
         int64_t rows, cols;
         const char *said;
-    } bad[] = {{"", "/fitted/r1", BK_STORE_F32, HIDDEN, HIDDEN, "/fitted/r1"},   {"", "/fitted/r1", BK_STORE_F64, HIDDEN, HIDDEN - 1, "/fitted/r1"},
-               {"", "/fitted/r2", BK_STORE_F64, LAYERS, DIM, "/fitted/r2"},      {"", "/fitted/down_order", BK_STORE_I64, LAYERS, INTER, "down_order"},
+    } bad[] = {{"", "/fitted/r1", BK_STORE_F32, HIDDEN, HIDDEN, "/fitted/r1"},
+               {"", "/fitted/r1", BK_STORE_F64, HIDDEN, HIDDEN - 1, "/fitted/r1"},
+               {"", "/fitted/r2", BK_STORE_F64, LAYERS, DIM, "/fitted/r2"},
+               {"", "/fitted/down_order", BK_STORE_I64, LAYERS, INTER, "down_order"},
                {"inter", NULL, BK_STORE_F64, 0, 0, "inter"}};
     bk_fitted *back;
     bk_error err = {0};

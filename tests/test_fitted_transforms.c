@@ -29,11 +29,24 @@ static const struct {
     const char *name, *arch;
     bk_config c;
 } shapes[] = {
-    {"grouped heads, biases everywhere, tied", "llama",
-     {.hidden = 32, .inter = 96, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8, .qkv_bias = true, .o_bias = true, .mlp_bias = true, .tied = true}},
-    {"head_dim that is not hidden / heads", "qwen3",
+    {"grouped heads, biases everywhere, tied",
+     "llama",
+     {.hidden = 32,
+      .inter = 96,
+      .layers = 2,
+      .heads = 4,
+      .kv_heads = 2,
+      .head_dim = 8,
+      .qkv_bias = true,
+      .o_bias = true,
+      .mlp_bias = true,
+      .tied = true}},
+    {"head_dim that is not hidden / heads",
+     "qwen3",
      {.hidden = 48, .inter = 64, .layers = 2, .heads = 3, .kv_heads = 1, .head_dim = 32, .qk_norm = true}},
-    {"q, k, v bias, as many KV heads as heads", "qwen2", {.hidden = 40, .inter = 80, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 20, .qkv_bias = true}},
+    {"q, k, v bias, as many KV heads as heads",
+     "qwen2",
+     {.hidden = 40, .inter = 80, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 20, .qkv_bias = true}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -58,7 +71,9 @@ static const struct {
     {"scale mlp_in", PART(SCALE_MLP_IN), {.r1 = false}},
     {"scale o_in", PART(SCALE_O_IN), {.r1 = false}},
     {"scale down_in", PART(SCALE_DOWN_IN), {.r1 = false}},
-    {"scales before a Hadamard", PART(SCALE_ATTN_IN) | PART(SCALE_MLP_IN) | PART(SCALE_O_IN) | PART(SCALE_DOWN_IN), {.r1 = true, .r2 = true, .r4 = true}},
+    {"scales before a Hadamard",
+     PART(SCALE_ATTN_IN) | PART(SCALE_MLP_IN) | PART(SCALE_O_IN) | PART(SCALE_DOWN_IN),
+     {.r1 = true, .r2 = true, .r4 = true}},
     {"r1", PART(R1), {.r1 = true}},
     {"r2", PART(R2), {.r2 = true}},
     {"r3", PART(R3), {.r3 = true}},
@@ -68,7 +83,9 @@ static const struct {
     {"R4 in groups", 0, {.r4 = true, .r4_group = 16}},
     {"R4 in groups of a Paley order, signs", PART(DOWN_SIGNS), {.r4 = true, .r4_group = -1}},
     {"v bias folded behind o scales", PART(SCALE_O_IN) | PART(R2), {.r2 = true, .fold_v_bias = true}},
-    {"everything", BK_TINY_ALL_PARTS, {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .r4_group = 16}},
+    {"everything",
+     BK_TINY_ALL_PARTS,
+     {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .r4_group = 16}},
 };
 enum { CHOICES = sizeof choices / sizeof *choices };
 
@@ -262,10 +279,11 @@ static void dense_hadamard(double *q, int64_t n, const int8_t *signs)
     bk_hadamard_free(h);
 }
 
-/* Tells x Q from x Q^T: the Hadamards of a run, written out, must do what the fast transforms do. */
+/* Tells x Q from x Q^T, and one head from another: the Hadamards of a run, written out, must do what the fast transforms do. */
 START_TEST(written_out_hadamards_do_what_fast_ones_do)
 {
-    bk_config c = config_of(1); /* hidden 48: its matrix is not symmetric */
+    bk_config c = config_of(0); /* two KV heads, biases */
+    c.hidden = 48;              /* whose matrix is not symmetric */
     bk_error err = {0};
     bk_rotation_spec spec = {.r1 = true, .r2 = true, .r2_per_kv_head = true, .seed = 5};
     bk_rotation *fast = rotation_for(&c, &spec);
@@ -344,8 +362,8 @@ START_TEST(what_cannot_be_done_is_refused)
 {
     bk_config c = config_of(0), other = c;
     other.inter += 2;
-    bk_fitted *f = bk_tiny_fitted(&c, BK_TINY_PART(R1) | BK_TINY_PART(R2) | BK_TINY_PART(DOWN_SIGNS), 1), *r1 = bk_tiny_fitted(&c, BK_TINY_PART(R1), 1),
-              *alien = bk_tiny_fitted(&other, 0, 1);
+    bk_fitted *f = bk_tiny_fitted(&c, BK_TINY_PART(R1) | BK_TINY_PART(R2) | BK_TINY_PART(DOWN_SIGNS), 1),
+              *r1 = bk_tiny_fitted(&c, BK_TINY_PART(R1), 1), *alien = bk_tiny_fitted(&other, 0, 1);
     bk_backend bare = *bk_backend_cpu();
     bare.k.gemm_f64 = NULL;
     const struct {

@@ -320,6 +320,65 @@ START_TEST(invert_undoes_apply)
 }
 END_TEST
 
+/* ---- blocks of a chosen order ---- */
+
+static const int64_t cut[][2] = {{16, 16}, {96, 16}, {1536, 128}, {24, 12}, {60, 20}, {172, 172}, {344, 172}};
+
+START_TEST(blocks_are_orthogonal_and_begin_with_ones)
+{
+    int64_t n = cut[_i][0], order = cut[_i][1];
+    bk_error err = {0};
+    bk_hadamard_plan *p;
+    ck_assert_msg(bk_hadamard_create_blocks(n, order, &p, &err) == BK_OK, "%s", err.msg);
+    ck_assert(p->n == n && p->blocks == n / order && p->base * p->pow2 == order && p->scale == 1 / sqrt((double)order));
+    double *m = calloc((size_t)(n * n), sizeof *m); /* rows are M e_i */
+    for (int64_t i = 0; i < n; i++) m[i * n + i] = 1;
+    ck_assert_msg(bk_hadamard_apply_f64(p, NULL, m, n, n, 1, &err) == BK_OK, "%s", err.msg);
+    for (int64_t i = 0; i < order; i++) {
+        ck_assert(m[i] == 1 / sqrt((double)order));
+        for (int64_t j = 0; j <= i; j++) {
+            double dot = 0;
+            for (int64_t k = 0; k < order; k++) dot += m[i * n + k] * m[j * n + k];
+            ck_assert_double_eq_tol(dot, i == j, 1e-12);
+        }
+        for (int64_t k = order; k < n; k++) ck_assert(m[i * n + k] == 0);
+    }
+    free(m);
+    bk_hadamard_free(p);
+}
+END_TEST
+
+START_TEST(blocks_that_cannot_be_are_refused)
+{
+    static const int64_t bad[][2] = {{96, 36}, {96, 0}, {96, -16}, {96, 6}, {90, 90}, {0, 1}, {16, 32}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        bk_error err = {0};
+        bk_hadamard_plan *p;
+        ck_assert_int_eq(bk_hadamard_create_blocks(bad[i][0], bad[i][1], &p, &err), BK_EINVAL);
+        ck_assert_ptr_null(p);
+        ck_assert_int_gt(strlen(err.msg), 10);
+    }
+}
+END_TEST
+
+START_TEST(orders_that_exist)
+{
+    static const int64_t yes[] = {1, 2, 4, 12, 20, 28, 36, 128, 172, 344, 1536}, no[] = {0, -4, 3, 6, 90, 2 * 172 + 1, BK_HADAMARD_MAX_ORDER * 2};
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) ck_assert_msg(bk_hadamard_exists(yes[i]), "%lld", (long long)yes[i]);
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) ck_assert_msg(!bk_hadamard_exists(no[i]), "%lld", (long long)no[i]);
+}
+END_TEST
+
+START_TEST(sizes_of_groups)
+{
+    static const int64_t size[][2] = {{4096, 128}, {1536, 128}, {896, 128}, {576, 64}, {960, 64}, {2560, 128}, {288, 32}, {1376, 32}, {64, 64},
+                                      {32, 32},    {172, 172},  {144, 144}, {48, 48},  {100, 100}, {240, 120}, {90, 90},   {13, 13}, {1, 1}};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        ck_assert_msg(bk_group_size(size[i][0]) == size[i][1], "%lld: %lld, want %lld", (long long)size[i][0], (long long)bk_group_size(size[i][0]),
+                      (long long)size[i][1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hadamard");
@@ -338,6 +397,10 @@ int main(void)
     tcase_add_test(tc, transforms_match_golden);
     tcase_add_test(tc, strided_vectors_match_single_vectors);
     tcase_add_loop_test(tc, invert_undoes_apply, 0, 5);
+    tcase_add_loop_test(tc, blocks_are_orthogonal_and_begin_with_ones, 0, sizeof cut / sizeof *cut);
+    tcase_add_test(tc, blocks_that_cannot_be_are_refused);
+    tcase_add_test(tc, orders_that_exist);
+    tcase_add_test(tc, sizes_of_groups);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -10,6 +10,7 @@
 #include "blocks/prefix.h"
 #include "io/store.h"
 #include "tests/tiny_block.h"
+#include "tests/tiny_fitted.h"
 #include "tests/tiny_model.h"
 
 enum { P = 3, T = 9, B = 2 };
@@ -288,6 +289,17 @@ START_TEST(a_rotated_model_with_prefix_is_the_same_model)
 }
 END_TEST
 
+/* Keys of the prefix turn by the matrices of their heads as those of the text do. */
+START_TEST(a_model_of_fitted_rotations_with_prefix_is_the_same_model)
+{
+    bk_config c = bk_tiny_config();
+    bk_fitted *f = bk_tiny_fitted(&c, BK_TINY_ALL_PARTS, 3);
+    check_model(_i == 2 ? bk_backend_guard(BK_F32) : _i ? bk_backend_cpu() : bk_backend_ref(BK_F64),
+                &(bk_rotation_spec){.r1 = true, .r2 = true, .r3 = true, .r4 = true, .r4_group = 32, .fitted = f, .be = bk_backend_cpu()});
+    bk_fitted_free(f);
+}
+END_TEST
+
 /* --- edges and files --- */
 
 START_TEST(ids_outside_of_the_vocabulary_are_refused)
@@ -421,6 +433,7 @@ int main(void)
     tcase_add_test(t, overlapping_text_is_P_positions_nearer_to_the_prefix);
     tcase_add_loop_test(t, a_model_with_prefix_is_the_same_model, 0, 3);
     tcase_add_loop_test(t, a_rotated_model_with_prefix_is_the_same_model, 0, 3);
+    tcase_add_loop_test(t, a_model_of_fitted_rotations_with_prefix_is_the_same_model, 0, 3);
     suite_add_tcase(s, t);
     t = tcase_create("files");
     tcase_add_test(t, ids_outside_of_the_vocabulary_are_refused);
