@@ -174,7 +174,7 @@ static bk_status init_weight(bk_ctx *ctx, bk_block *b, int w, bk_error *err)
 bk_status bk_block_init_weights(bk_ctx *ctx, bk_block *b, bk_error *err)
 {
     for (int w = 0; w < BK_W_COUNT; w++)
-        if (weight_active(b, w)) BK_TRY(init_weight(ctx, b, w, err));
+        if (bk_weight_active(b, w)) BK_TRY(init_weight(ctx, b, w, err));
     return BK_OK;
 }
 
