@@ -23,7 +23,6 @@ typedef struct initializer {
     const bk_init_options *opt;
     bk_error *err;
     int64_t batch;
-    float *host;                     /* one batch of inputs */
     range range[BK_SITE_COUNT];
     bool first;                      /* nothing measured yet */
     bk_tensor *gram[BK_SITE_COUNT];  /* X^T X of a linear's inputs, [width, width] */
@@ -45,28 +44,6 @@ static bool to_init(const initializer *in, int w)
 static int64_t units(const bk_qinst *q)
 {
     return q->q->units(q->state.bytes);
-}
-
-/* --- one pass over the inputs --- */
-
-typedef bk_status (*batch_fn)(initializer *in, bk_tensor *x);
-
-static bk_status for_batches(initializer *in, int64_t batch, batch_fn fn)
-{
-    int64_t n = bk_stream_samples(in->x), t = bk_stream_tokens(in->x), c = bk_stream_width(in->x);
-    for (int64_t i = 0; i < n; i += batch) {
-        int64_t m = n - i < batch ? n - i : batch;
-        bk_step_begin(in->ctx);
-        bk_tensor *x = bk_real_new(in->ctx, 3, (int64_t[]){m, t, c}, "x");
-        BK_TRY(bk_ctx_status(in->ctx));
-        if (!bk_ctx_measuring(in->ctx)) {
-            BK_TRY(bk_stream_read(in->x, i, m, in->host, in->err));
-            BK_TRY(bk_write(in->b->be, x, 0, in->host, m * t * c, in->err));
-        }
-        BK_TRY(fn(in, x));
-        if (bk_ctx_measuring(in->ctx)) break; /* the first batch is the largest */
-    }
-    return BK_OK;
 }
 
 /* --- ranges and Gram matrices --- */
@@ -110,11 +87,12 @@ static bk_status check_finite(initializer *in, const bk_tensor *y)
                    "channel %lld", (long long)(at / width), (long long)(at % width));
 }
 
-static bk_status measure_batch(initializer *in, bk_tensor *x)
+static bk_status measure_batch(void *user, bk_ctx *ctx, const bk_batch *batch)
 {
+    initializer *in = user;
     in->b->tap = measure_tap;
     in->b->tap_user = in;
-    bk_tensor *y = bk_block_forward(in->ctx, in->b, x);
+    bk_tensor *y = bk_block_forward(ctx, in->b, batch->x);
     in->b->tap = NULL;
     in->first = false;
     BK_TRY(bk_ctx_status(in->ctx));
@@ -151,7 +129,7 @@ static bk_status init_site(initializer *in, int site)
     return q->q->init(in->ctx, q->state.bytes, lo, hi);
 }
 
-static bk_status init_weight(bk_ctx *ctx, bk_block *b, int w, bk_error *err)
+bk_status bk_block_init_weight(bk_ctx *ctx, bk_block *b, bk_linear_id w, bk_error *err)
 {
     bk_qinst *q = &b->wq[w];
     int64_t n = units(q), rows = b->w[w]->dim[0], cols = b->w[w]->dim[1];
@@ -174,7 +152,7 @@ static bk_status init_weight(bk_ctx *ctx, bk_block *b, int w, bk_error *err)
 bk_status bk_block_init_weights(bk_ctx *ctx, bk_block *b, bk_error *err)
 {
     for (int w = 0; w < BK_W_COUNT; w++)
-        if (bk_weight_active(b, w)) BK_TRY(init_weight(ctx, b, w, err));
+        if (bk_weight_active(b, w)) BK_TRY(bk_block_init_weight(ctx, b, w, err));
     return BK_OK;
 }
 
@@ -313,10 +291,11 @@ static bk_status search_site(initializer *in, int site, const bk_block_values *v
     return BK_OK;
 }
 
-static bk_status search_batch(initializer *in, bk_tensor *x)
+static bk_status search_batch(void *user, bk_ctx *ctx, const bk_batch *batch)
 {
+    initializer *in = user;
     bk_block_values v;
-    bk_block_forward_values(in->ctx, in->b, x, &v);
+    bk_block_forward_values(ctx, in->b, batch->x, &v);
     BK_TRY(bk_ctx_status(in->ctx));
     for (int i = 0; i < BK_SITE_COUNT; i++)
         if (in->grid[i].units) BK_TRY(search_site(in, i, &v, &in->grid[i]));
@@ -331,10 +310,10 @@ static bk_status search_sites(initializer *in)
         if (n) BK_TRY(bk_grid_create(&in->grid[i], n, in->err));
     }
     bk_ctx_measure(in->ctx);
-    BK_TRY(for_batches(in, in->batch, search_batch));
+    BK_TRY(bk_for_batches(in->ctx, in->x, in->batch, search_batch, in, in->err));
     BK_TRY(bk_ctx_commit(in->ctx));
     for (int round = 0; round < BK_GRID_ROUNDS; round++) {
-        BK_TRY(for_batches(in, in->batch, search_batch));
+        BK_TRY(bk_for_batches(in->ctx, in->x, in->batch, search_batch, in, in->err));
         for (int i = 0; i < BK_SITE_COUNT; i++)
             if (in->grid[i].units) bk_grid_next_round(&in->grid[i]);
     }
@@ -393,8 +372,7 @@ static bk_status allocate(initializer *in)
     }
     BK_TRY(bk_tensor_create(b->be, BK_F64, 1, &room, "numbers", &in->numbers, in->err));
     in->factor = malloc((size_t)room * sizeof *in->factor);
-    in->host = malloc((size_t)(in->batch * bk_stream_tokens(in->x) * bk_stream_width(in->x)) * sizeof *in->host);
-    return in->factor && in->host ? BK_OK : bk_fail(in->err, BK_ENOMEM, "no memory to initialise a block");
+    return in->factor ? BK_OK : bk_fail(in->err, BK_ENOMEM, "no memory to initialise a block");
 }
 
 static bk_status run(initializer *in)
@@ -407,10 +385,10 @@ static bk_status run(initializer *in)
     /* The published average takes one sequence at a time. */
     int64_t batch = in->opt->ema ? 1 : in->batch;
     bk_ctx_measure(in->ctx);
-    BK_TRY(for_batches(in, batch, measure_batch));
+    BK_TRY(bk_for_batches(in->ctx, in->x, batch, measure_batch, in, in->err));
     BK_TRY(bk_ctx_commit(in->ctx));
     in->first = true;
-    BK_TRY(for_batches(in, batch, measure_batch));
+    BK_TRY(bk_for_batches(in->ctx, in->x, batch, measure_batch, in, in->err));
     for (int i = 0; i < BK_SITE_COUNT; i++)
         if (site_active(b, i)) BK_TRY(init_site(in, i));
     if (!in->opt->keep_weights) BK_TRY(bk_block_init_weights(in->ctx, b, in->err));
@@ -435,6 +413,5 @@ bk_status bk_block_init(bk_ctx *ctx, bk_block *b, const bk_stream *x, const bk_i
     }
     bk_tensor_destroy(b->be, in.numbers);
     free(in.factor);
-    free(in.host);
     return st;
 }

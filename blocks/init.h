@@ -19,4 +19,7 @@ bk_status bk_block_init(bk_ctx *ctx, bk_block *b, const bk_stream *x, const bk_i
 /* Only the weights' quantizers, from their least and largest values; scratch as in a dry run of it. */
 bk_status bk_block_init_weights(bk_ctx *ctx, bk_block *b, bk_error *err) BK_MUST_USE;
 
+/* Min-max values of the quantizer of one weight, from the weight that the block has now. */
+bk_status bk_block_init_weight(bk_ctx *ctx, bk_block *b, bk_linear_id w, bk_error *err) BK_MUST_USE;
+
 #endif

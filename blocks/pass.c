@@ -39,32 +39,54 @@ bk_status bk_block_pass_measure(bk_ctx *ctx, bk_block *b, int64_t samples, int64
     return bk_ctx_status(ctx);
 }
 
-static bk_status pass_batch(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, int64_t first, int64_t n,
-                            float *host, bk_error *err)
+static bk_status take_batch(bk_ctx *ctx, const bk_stream *s, bk_batch *batch, bk_batch_fn fn, void *user, bk_error *err)
 {
-    int64_t t = bk_stream_tokens(in), c = bk_stream_width(in), count = n * t * c;
-    BK_TRY(bk_stream_read(in, first, n, host, err));
+    int64_t dim[3] = {batch->n, bk_stream_tokens(s), bk_stream_width(s)};
     bk_step_begin(ctx);
-    bk_tensor *x = bk_real_new(ctx, 3, (int64_t[]){n, t, c}, "x");
+    batch->x = bk_real_new(ctx, 3, dim, "x");
     BK_TRY(bk_ctx_status(ctx));
-    BK_TRY(bk_write(b->be, x, 0, host, count, err));
-    bk_tensor *y = bk_block_forward(ctx, b, x);
+    if (!bk_ctx_measuring(ctx)) {
+        BK_TRY(bk_stream_read(s, batch->first, batch->n, batch->host, err));
+        BK_TRY(bk_write(bk_ctx_backend(ctx), batch->x, 0, batch->host, bk_numel(batch->x), err));
+    }
+    return fn(user, ctx, batch);
+}
+
+bk_status bk_for_batches(bk_ctx *ctx, const bk_stream *s, int64_t batch, bk_batch_fn fn, void *user, bk_error *err)
+{
+    int64_t samples = bk_stream_samples(s);
+    bk_batch now = {.host = malloc((size_t)(batch * bk_stream_tokens(s) * bk_stream_width(s)) * sizeof(float))};
+    if (!now.host) return bk_fail(err, BK_ENOMEM, "no memory for a batch of hidden states");
+    bk_status st = BK_OK;
+    for (; !st && now.first < samples; now.first += batch) {
+        now.n = samples - now.first < batch ? samples - now.first : batch;
+        st = take_batch(ctx, s, &now, fn, user, err);
+        if (bk_ctx_measuring(ctx)) break;
+    }
+    free(now.host);
+    return st;
+}
+
+typedef struct block_pass {
+    bk_block *b;
+    bk_stream *out;
+    bk_error *err;
+} block_pass;
+
+static bk_status pass_batch(void *user, bk_ctx *ctx, const bk_batch *in)
+{
+    const block_pass *p = user;
+    bk_tensor *y = bk_block_forward(ctx, p->b, in->x);
     BK_TRY(bk_ctx_status(ctx));
-    if (!out) return BK_OK;
-    BK_TRY(bk_read(b->be, y, 0, host, count, err));
-    return bk_stream_write(out, first, n, host, err);
+    if (!p->out) return BK_OK;
+    BK_TRY(bk_read(p->b->be, y, 0, in->host, bk_numel(y), p->err));
+    return bk_stream_write(p->out, in->first, in->n, in->host, p->err);
 }
 
 bk_status bk_block_pass(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, bk_error *err)
 {
-    int64_t samples = bk_stream_samples(in), batch = bk_pass_batch(samples, bk_stream_tokens(in));
-    float *host = malloc((size_t)(batch * bk_stream_tokens(in) * bk_stream_width(in)) * sizeof *host);
-    if (!host) return bk_fail(err, BK_ENOMEM, "no memory for a batch of hidden states");
-    bk_status st = BK_OK;
-    for (int64_t i = 0; !st && i < samples; i += batch)
-        st = pass_batch(ctx, b, in, out, i, samples - i < batch ? samples - i : batch, host, err);
-    free(host);
-    return st;
+    int64_t batch = bk_pass_batch(bk_stream_samples(in), bk_stream_tokens(in));
+    return bk_for_batches(ctx, in, batch, pass_batch, &(block_pass){b, out, err}, err);
 }
 
 bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_stream *h, const bk_watch *watch,

@@ -21,10 +21,21 @@ typedef struct bk_loader {
 /* Embeddings of ids [samples, tokens] into a stream of that shape. */
 bk_status bk_embed_stream(const bk_source *src, const int32_t *ids, bk_stream *out, bk_error *err) BK_MUST_USE;
 
-/* Runs a block over a stream; out may be `in`, or NULL when only the block's tap is wanted. Samples go in batches of
- * about BK_PASS_TOKENS tokens. */
+/* Samples go in batches of about BK_PASS_TOKENS tokens. */
 #define BK_PASS_TOKENS 2048
 int64_t bk_pass_batch(int64_t samples, int64_t tokens);
+
+/* Samples first .. first + n - 1 of a stream, ready on the backend at the begin of a step. */
+typedef struct bk_batch {
+    int64_t first, n;
+    bk_tensor *x; /* [n, tokens, width] */
+    float *host;  /* room for as many values, for whoever takes the batch */
+} bk_batch;
+typedef bk_status (*bk_batch_fn)(void *user, bk_ctx *ctx, const bk_batch *batch);
+/* Takes a stream through fn, `batch` samples a time; in a dry run the first ones only, which are the most there will be. */
+bk_status bk_for_batches(bk_ctx *ctx, const bk_stream *s, int64_t batch, bk_batch_fn fn, void *user, bk_error *err) BK_MUST_USE;
+
+/* Runs a block over a stream; out may be `in`, or NULL when only the block's tap is wanted. */
 bk_status bk_block_pass(bk_ctx *ctx, bk_block *b, const bk_stream *in, bk_stream *out, bk_error *err) BK_MUST_USE;
 /* The dry run for bk_block_pass, between bk_ctx_measure and bk_ctx_commit. The tap is called too, since it may make
  * tensors: it asks bk_ctx_measuring before it looks at values. */

@@ -82,7 +82,7 @@ static void open_env(env *e, const bk_backend *be, const bk_block_quant *quant, 
 
 static void init(env *e, bool search, bool ema)
 {
-    ok(bk_block_init(e->t.ctx, e->t.b, e->x, &(bk_init_options){search, ema}, &e->t.err), &e->t.err);
+    ok(bk_block_init(e->t.ctx, e->t.b, e->x, &(bk_init_options){.search = search, .ema = ema}, &e->t.err), &e->t.err);
     for (int i = 0; i < BK_W_COUNT; i++) ck_assert(e->t.b->wq[i].on || !e->t.b->wq[i].q);
     for (int i = 0; i < BK_SITE_COUNT; i++) ck_assert(e->t.b->site[i].on || !e->t.b->site[i].q);
 }

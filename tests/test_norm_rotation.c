@@ -54,7 +54,7 @@ static void close_model(model *m)
 static bk_norm_rows captured(const bk_backend *be, model *m, int64_t per_norm, uint64_t seed)
 {
     bk_norm_rows rows;
-    ok(bk_norm_rows_capture(be, m->src, m->ids, SAMPLES, TOKENS, per_norm, seed, NULL, &rows, &m->err), &m->err);
+    ok(bk_norm_rows_capture(be, m->src, m->ids, SAMPLES, TOKENS, NULL, per_norm, seed, NULL, &rows, &m->err), &m->err);
     return rows;
 }
 
@@ -137,7 +137,7 @@ START_TEST(rows_of_a_rotated_model_or_none_are_refused)
     model m;
     bk_norm_rows rows;
     open_model(&m, &spec[_i]);
-    ck_assert_int_eq(bk_norm_rows_capture(bk_backend_cpu(), m.src, m.ids, SAMPLES, TOKENS, _i ? 4 : 0, 1, &(bk_watch){stop_at_one, NULL}, &rows, &m.err),
+    ck_assert_int_eq(bk_norm_rows_capture(bk_backend_cpu(), m.src, m.ids, SAMPLES, TOKENS, NULL, _i ? 4 : 0, 1, &(bk_watch){stop_at_one, NULL}, &rows, &m.err),
                      want[_i]);
     bk_norm_rows_free(&rows);
     close_model(&m);
