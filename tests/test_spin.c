@@ -210,6 +210,22 @@ START_TEST(a_rate_of_zero_gives_the_start)
 }
 END_TEST
 
+START_TEST(a_rotation_that_is_there_is_the_start)
+{
+    model m;
+    bk_spin_options opt = published;
+    opt.steps = 1;
+    opt.lr = 0;
+    open_model(&m, false);
+    ok(bk_fitted_add(m.fitted, BK_FITTED_R1, &m.err), &m.err);
+    for (int64_t i = 0; i < m.c.hidden; i++) m.fitted->r1[i * m.c.hidden + i] = i % 2 ? 1 : -1;
+    ok(fit(&m, bk_backend_cpu(), &opt, NULL), &m.err);
+    for (int64_t i = 0; i < m.c.hidden * m.c.hidden; i++)
+        ck_assert(fabs(m.fitted->r1[i] - (i % (m.c.hidden + 1) ? 0 : i / m.c.hidden % 2 ? 1 : -1)) < 1e-13);
+    close_model(&m);
+}
+END_TEST
+
 /* Row by row the transform of unit vectors, as a run without fitted rotations applies it. */
 START_TEST(the_start_is_the_rotation_of_the_seed)
 {
@@ -301,6 +317,7 @@ int main(void)
     t = tcase_create("rules");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_rate_of_zero_gives_the_start);
+    tcase_add_test(t, a_rotation_that_is_there_is_the_start);
     tcase_add_test(t, the_start_is_the_rotation_of_the_seed);
     tcase_add_test(t, what_is_not_finite_is_told_with_its_step);
     tcase_add_test(t, nothing_to_learn_from_is_refused);
