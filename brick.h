@@ -49,6 +49,7 @@
 #include "blocks/cache.h"
 #include "blocks/outliers.h"
 #include "blocks/prefix.h"
+#include "blocks/prefix_search.h"
 #include "blocks/gptq.h"
 #include "blocks/offq.h"
 #include "blocks/calibration.h"

@@ -66,7 +66,7 @@ static bk_status largest_mean_count(const bk_outliers *o, int64_t *out, bk_error
     return BK_OK;
 }
 
-/* An id, its visits and the first of them. */
+/* An id, how often it occurs, and where first. */
 typedef struct ranked {
     int32_t id;
     int64_t first, count;
@@ -79,7 +79,6 @@ static int by_id(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Equal counts keep the order of their first visit. */
 static int by_count(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -87,32 +86,42 @@ static int by_count(const void *a, const void *b)
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Distinct ids of sorted outliers by falling count; returns how many. */
-static int64_t rank(const bk_outliers *o, ranked *r)
+bk_status bk_ids_rank(const int32_t *ids, int64_t n, bk_ranking *out, bk_error *err)
 {
-    int64_t visits = 0, n = 0;
-    for (int64_t i = 0; i < o->n; i++)
-        if (o->at[i].position != 0) r[visits++] = (ranked){o->at[i].id, i, 1};
-    if (visits) qsort(r, (size_t)visits, sizeof *r, by_id);
-    for (int64_t i = 0; i < visits; i++) {
-        if (n && r[n - 1].id == r[i].id) r[n - 1].count++;
-        else r[n++] = r[i];
+    size_t room = (size_t)n + 1;
+    ranked *r = malloc(room * sizeof *r);
+    *out = (bk_ranking){.ids = malloc(room * sizeof *out->ids), .counts = malloc(room * sizeof *out->counts)};
+    bool fits = r && out->ids && out->counts;
+    for (int64_t i = 0; fits && i < n; i++) r[i] = (ranked){ids[i], i, 1};
+    if (fits && n) qsort(r, (size_t)n, sizeof *r, by_id);
+    for (int64_t i = 0; fits && i < n; i++) {
+        if (out->n && r[out->n - 1].id == r[i].id) r[out->n - 1].count++;
+        else r[out->n++] = r[i];
     }
-    if (n) qsort(r, (size_t)n, sizeof *r, by_count);
-    return n;
+    if (out->n) qsort(r, (size_t)out->n, sizeof *r, by_count);
+    for (int64_t i = 0; i < out->n; i++) out->ids[i] = r[i].id, out->counts[i] = r[i].count;
+    free(r);
+    return fits ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory to rank %lld tokens", (long long)n);
 }
 
-static bk_status rank_ids(const bk_outliers *o, bk_prefix_choice *c, bk_error *err)
+void bk_ranking_free(bk_ranking *r)
 {
-    size_t room = (size_t)o->n + 1;
-    ranked *r = malloc(room * sizeof *r);
-    c->ranked_ids = malloc(room * sizeof *c->ranked_ids);
-    c->ranked_counts = malloc(room * sizeof *c->ranked_counts);
-    bool fits = r && c->ranked_ids && c->ranked_counts;
-    if (fits) c->n_ranked = rank(o, r);
-    for (int64_t i = 0; i < c->n_ranked; i++) c->ranked_ids[i] = r[i].id, c->ranked_counts[i] = r[i].count;
-    free(r);
-    return fits ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory to rank outliers");
+    free(r->ids);
+    free(r->counts);
+    *r = (bk_ranking){0};
+}
+
+/* Ids of sorted outliers, position 0 left out. */
+static bk_status rank_outliers(const bk_outliers *o, bk_ranking *out, bk_error *err)
+{
+    int64_t visits = 0;
+    int32_t *ids = malloc(((size_t)o->n + 1) * sizeof *ids);
+    if (!ids) return bk_fail(err, BK_ENOMEM, "no memory to rank outliers");
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->at[i].position != 0) ids[visits++] = o->at[i].id;
+    bk_status st = bk_ids_rank(ids, visits, out, err);
+    free(ids);
+    return st;
 }
 
 bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk_prefix_choice *c, bk_error *err)
@@ -121,25 +130,24 @@ bk_status bk_prefix_choose(bk_outliers *o, int64_t bos, double rare_fraction, bk
     if (o->sequences < 1) return bk_fail(err, BK_EINVAL, "no sequence was looked at for outliers");
     if (o->n) qsort(o->at, (size_t)o->n, sizeof *o->at, by_visit);
     BK_TRY(largest_mean_count(o, &c->o_raw, err));
-    BK_TRY(rank_ids(o, c, err));
+    BK_TRY(rank_outliers(o, &c->ranked, err));
     c->o = c->o_raw;
-    int64_t usable = c->n_ranked;
-    if (c->n_ranked == 1 && (double)c->ranked_counts[0] < rare_fraction * (double)o->sequences) {
+    int64_t usable = c->ranked.n;
+    if (c->ranked.n == 1 && (double)c->ranked.counts[0] < rare_fraction * (double)o->sequences) {
         c->dropped_rare = true;
         c->o--;
         usable = 0;
     }
     int64_t n = c->o < usable ? c->o : usable;
     if (n > BK_PREFIX_MAX - 1) return bk_fail(err, BK_EINVAL, "%lld outlier tokens per sequence; raise prefix.threshold", (long long)n);
-    for (int64_t i = 0; i < n; i++) c->ids[c->n++] = c->ranked_ids[i];
+    for (int64_t i = 0; i < n; i++) c->ids[c->n++] = c->ranked.ids[i];
     if (bos >= 0) c->ids[c->n++] = (int32_t)bos;
     return BK_OK;
 }
 
 void bk_prefix_choice_free(bk_prefix_choice *c)
 {
-    free(c->ranked_ids);
-    free(c->ranked_counts);
+    bk_ranking_free(&c->ranked);
     *c = (bk_prefix_choice){0};
 }
 

@@ -27,14 +27,21 @@ bk_status bk_outliers_add(bk_outliers *o, int64_t block, int64_t sequence, const
                           float *scratch, bk_error *err) BK_MUST_USE;
 void bk_outliers_free(bk_outliers *o);
 
+/* Distinct ids by falling count, equal counts by first occurrence. */
+typedef struct bk_ranking {
+    int32_t *ids;    /* [n] */
+    int64_t *counts; /* [n] */
+    int64_t n;
+} bk_ranking;
+bk_status bk_ids_rank(const int32_t *ids, int64_t n, bk_ranking *out, bk_error *err) BK_MUST_USE;
+void bk_ranking_free(bk_ranking *r); /* due after a failure too */
+
 typedef struct bk_prefix_choice {
     int64_t o_raw, o;     /* ceil of the largest mean count per sequence of any block; the same after a lone rare id was dropped */
     bool dropped_rare;
-    int64_t n_ranked;     /* distinct ids, position 0 left out */
-    int32_t *ranked_ids;  /* by falling count, equal counts by first visit */
-    int64_t *ranked_counts;
+    bk_ranking ranked;    /* of the visits, position 0 left out */
     int32_t ids[BK_PREFIX_MAX];
-    int64_t n;            /* the prefix: the first min(o, n_ranked) ids, then bos */
+    int64_t n;            /* the prefix: the first min(o, ranked.n) ids, then bos */
 } bk_prefix_choice;
 
 /* bos < 0: no token is put last. rare_fraction: a lone id seen in fewer than this share of the sequences is dropped (0.1 as published).

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "blocks/pass.h"
 #include "io/store.h"
 
 #define SCHEMA "brick.prefix"
@@ -42,58 +41,55 @@ const float *bk_prefix_v(const bk_prefix *p, int64_t layer)
 }
 
 /* Keeps keys and values of the block that is running; they come as [1, n, kv_heads * head_dim]. */
-typedef struct capture {
-    bk_prefix *p;
-    int64_t layer;
-    float *row; /* [n, kv_heads * head_dim] */
-    bk_error *err;
-} capture;
-
 static void capture_tap(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x)
 {
-    capture *c = user;
-    bk_prefix *p = c->p;
-    if ((site != BK_SITE_KEY && site != BK_SITE_VALUE) || bk_ctx_measuring(ctx)) return;
-    if (bk_read(bk_ctx_backend(ctx), x, 0, c->row, bk_numel(x), c->err)) return;
-    float *to = (site == BK_SITE_KEY ? p->k : p->v) + c->layer * layer_size(p);
-    for (int64_t h = 0; h < p->kv_heads; h++)
-        for (int64_t t = 0; t < p->n; t++)
-            memcpy(to + (h * p->n + t) * p->head_dim, c->row + (t * p->kv_heads + h) * p->head_dim, (size_t)p->head_dim * sizeof *to);
+    bk_prefix_walk *w = user;
+    float *to = site == BK_SITE_KEY ? w->k : site == BK_SITE_VALUE ? w->v : NULL;
+    if (!to || bk_ctx_measuring(ctx)) return;
+    if (bk_read(bk_ctx_backend(ctx), x, 0, w->row, bk_numel(x), bk_ctx_error(ctx))) return;
+    int64_t heads = w->b->cfg.kv_heads, d = w->b->cfg.head_dim;
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t t = 0; t < w->n; t++)
+            memcpy(to + (h * w->n + t) * d, w->row + (t * heads + h) * d, (size_t)d * sizeof *to);
 }
 
-typedef struct loading {
-    const bk_source *src;
-    bk_block_weights weights;
-    capture *capture;
-} loading;
-
-static bk_status load_block(void *user, int64_t layer, bk_block *b, bk_error *err)
+bk_status bk_prefix_walk_open(bk_prefix_walk *w, const bk_backend *be, const bk_source *src, int64_t n, bk_error *err)
 {
-    loading *l = user;
-    l->capture->layer = layer;
-    BK_TRY(bk_source_block(l->src, layer, &l->weights, err));
-    return bk_block_load(b, &l->weights, err);
+    const bk_config *cfg = bk_source_config(src);
+    bk_block_options opt = {.r3 = bk_source_r3(src), .r4 = bk_source_r4(src), .tokens = n};
+    *w = (bk_prefix_walk){.src = src, .n = n};
+    if (!(w->row = malloc((size_t)(n * cfg->kv_heads * cfg->head_dim) * sizeof *w->row)))
+        return bk_fail(err, BK_ENOMEM, "no memory for a prefix of %lld tokens", (long long)n);
+    BK_TRY(bk_block_create(&w->b, be, cfg, &opt, err));
+    w->b->tap = capture_tap;
+    w->b->tap_user = w;
+    BK_TRY(bk_stream_create(&w->h, 1, n, cfg->hidden, err));
+    if (!(w->ctx = bk_ctx_new(be, err))) return BK_ENOMEM;
+    bk_ctx_measure(w->ctx);
+    BK_TRY(bk_block_pass_measure(w->ctx, w->b, 1, n));
+    return bk_ctx_commit(w->ctx);
 }
 
-static bk_status compute(const bk_backend *be, loading *l, const int32_t *ids, bk_block **b, bk_ctx **ctx, bk_stream **h, bk_error *err)
+bk_status bk_prefix_walk_begin(bk_prefix_walk *w, const int32_t *ids, bk_error *err)
 {
-    bk_prefix *p = l->capture->p;
-    const bk_config *cfg = bk_source_config(l->src);
-    bk_block_options opt = {.r3 = bk_source_r3(l->src), .r4 = bk_source_r4(l->src), .tokens = p->n};
-    BK_TRY(prefix_alloc(p, err));
-    memcpy(p->ids, ids, (size_t)p->n * sizeof *ids);
-    if (!(l->capture->row = malloc((size_t)layer_size(p) * sizeof(float)))) return bk_fail(err, BK_ENOMEM, "no memory");
-    BK_TRY(bk_weights_alloc(cfg, &l->weights, err));
-    BK_TRY(bk_block_create(b, be, cfg, &opt, err));
-    (*b)->tap = capture_tap;
-    (*b)->tap_user = l->capture;
-    if (!(*ctx = bk_ctx_new(be, err))) return BK_ENOMEM;
-    BK_TRY(bk_stream_create(h, 1, p->n, cfg->hidden, err));
-    BK_TRY(bk_embed_stream(l->src, p->ids, *h, err));
-    bk_ctx_measure(*ctx);
-    BK_TRY(bk_block_pass_measure(*ctx, *b, 1, p->n));
-    BK_TRY(bk_ctx_commit(*ctx));
-    return bk_model_pass(*ctx, *b, &(bk_loader){load_block, l}, *h, NULL, err);
+    return bk_embed_stream(w->src, ids, w->h, err);
+}
+
+bk_status bk_prefix_walk_block(bk_prefix_walk *w, const bk_block_weights *weights, float *k, float *v, bk_error *err)
+{
+    w->k = k;
+    w->v = v;
+    BK_TRY(bk_block_load(w->b, weights, err));
+    return bk_block_pass(w->ctx, w->b, w->h, w->h, err);
+}
+
+void bk_prefix_walk_close(bk_prefix_walk *w)
+{
+    free(w->row);
+    bk_block_free(w->b);
+    bk_ctx_free(w->ctx);
+    bk_stream_free(w->h);
+    *w = (bk_prefix_walk){0};
 }
 
 bk_status bk_prefix_check(const int32_t *ids, int64_t n, int64_t vocab, bk_error *err)
@@ -104,23 +100,33 @@ bk_status bk_prefix_check(const int32_t *ids, int64_t n, int64_t vocab, bk_error
     return BK_OK;
 }
 
+static bk_status compute(bk_prefix *p, bk_prefix_walk *w, bk_block_weights *weights, bk_error *err)
+{
+    BK_TRY(bk_weights_alloc(bk_source_config(w->src), weights, err));
+    BK_TRY(bk_prefix_walk_begin(w, p->ids, err));
+    for (int64_t l = 0; l < p->layers; l++) {
+        int64_t at = l * layer_size(p);
+        BK_TRY(bk_source_block(w->src, l, weights, err));
+        if (bk_prefix_walk_block(w, weights, p->k + at, p->v + at, err))
+            return bk_error_prefix(err, "block %lld", (long long)l);
+    }
+    return BK_OK;
+}
+
 bk_status bk_prefix_compute(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t n, bk_prefix *out, bk_error *err)
 {
     const bk_config *cfg = bk_source_config(src);
     *out = (bk_prefix){.n = n, .layers = cfg->layers, .kv_heads = cfg->kv_heads, .head_dim = cfg->head_dim};
     BK_TRY(bk_prefix_check(ids, n, cfg->vocab, err));
-    if (n == 0) return prefix_alloc(out, err);
-    capture c = {.p = out, .err = err};
-    loading l = {.src = src, .capture = &c};
-    bk_block *b = NULL;
-    bk_ctx *ctx = NULL;
-    bk_stream *h = NULL;
-    bk_status st = compute(be, &l, ids, &b, &ctx, &h, err);
-    free(c.row);
-    bk_weights_free(&l.weights);
-    bk_block_free(b);
-    bk_ctx_free(ctx);
-    bk_stream_free(h);
+    BK_TRY(prefix_alloc(out, err));
+    if (n == 0) return BK_OK;
+    bk_prefix_walk w;
+    bk_block_weights weights = {0};
+    memcpy(out->ids, ids, (size_t)n * sizeof *ids);
+    bk_status st = bk_prefix_walk_open(&w, be, src, n, err);
+    if (!st) st = compute(out, &w, &weights, err);
+    bk_weights_free(&weights);
+    bk_prefix_walk_close(&w);
     if (st) bk_prefix_free(out);
     return st;
 }

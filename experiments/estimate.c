@@ -245,6 +245,13 @@ static bk_status evaluate_memory(const estimator *e, bool with_init, double *out
     return BK_OK;
 }
 
+/* Windows that judge a prefix. */
+static int64_t search_samples(const estimator *e)
+{
+    int64_t n = e->c->prefix.search.samples;
+    return n < e->n.detection ? n : e->n.detection;
+}
+
 static bk_status memory(const estimator *e, bk_estimate *out)
 {
     const bk_run_config *c = e->c;
@@ -252,9 +259,13 @@ static bk_status memory(const estimator *e, bk_estimate *out)
     double block, pass, base = PROCESS_BYTES + TOKENIZER_BYTES * (double)e->cfg->vocab, *m = out->memory;
     BK_TRY(pass_bytes(e, false, false, 1, 16, &block, &pass));
     m[BK_PART_EQUIVALENCE] = weights_bytes(e) + block + pass + head_bytes(e);
-    if (c->prefix.mode == BK_PREFIX_AUTO) {
+    if (bk_run_config_detects(c)) {
         BK_TRY(pass_bytes(e, false, false, e->n.detection, d->seqlen, &block, &pass));
         m[BK_PART_OUTLIERS] = weights_bytes(e) + block + pass + stream_memory(e, e->n.detection, d->seqlen);
+    }
+    if (bk_stage_used(BK_STAGE_PREFIX, c)) {
+        BK_TRY(pass_bytes(e, true, false, search_samples(e), d->seqlen, &block, &pass));
+        m[BK_PART_OUTLIERS] = max2(m[BK_PART_OUTLIERS], weights_bytes(e) + 2 * block + pass + stream_memory(e, search_samples(e), d->seqlen));
     }
     BK_TRY(init_memory(e, &block, &pass));
     m[BK_PART_INIT] = weights_bytes(e) + block + pass;
@@ -294,7 +305,7 @@ static void disk(const estimator *e, bk_estimate *out)
     for (int k = 0; k < BK_STAGE_KINDS; k++) out->cache_disk += out->stage_disk[k];
     calibration_size(e, &n, &t);
     double detection = stream_bytes(e, e->n.detection, c->data.detection.seqlen);
-    double streams[] = {c->prefix.mode == BK_PREFIX_AUTO ? detection : 0,
+    double streams[] = {bk_run_config_detects(c) ? detection : 0,
                         stream_bytes(e, e->n.evaluation, c->data.evaluation.seqlen), stream_bytes(e, n, t)};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
@@ -338,6 +349,15 @@ static double init_seconds(const estimator *e, const bk_rates *r, bool search)
     return products / (1e9 * r->gflops * SEARCH_SHARE) + (2 + BK_GRID_ROUNDS + 3.0 * CANDIDATES) * passes;
 }
 
+/* As if every place of the prefix were filled and every candidate taken through all blocks: the most that it can be. Error needs the ranges first. */
+static double search_seconds(const estimator *e, const bk_rates *r)
+{
+    const bk_run_config *c = e->c;
+    double passes = c->prefix.search.objective == BK_SEARCH_ERROR ? 2 : 1;
+    double block = r->load_seconds + passes * forward_seconds(e, r, (double)search_samples(e), c->data.detection.seqlen);
+    return block * (double)bk_prefix_search_steps(c->prefix.search.candidates, c->prefix.search.max_tokens, e->cfg->layers);
+}
+
 static double train_seconds(const estimator *e, const bk_rates *r)
 {
     const bk_run_config *c = e->c;
@@ -369,14 +389,15 @@ static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
     if (c->prefix.mode != BK_PREFIX_NONE) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
     for (int k = 0; k < BK_STAGE_KINDS; k++)
         if (bk_stage_is_row((bk_stage_kind)k) && bk_stage_used((bk_stage_kind)k, c)) stage[k] = row;
-    if (c->prefix.mode == BK_PREFIX_AUTO)
+    if (bk_run_config_detects(c))
         stage[BK_STAGE_OUTLIERS] =
             layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
+    if (bk_stage_used(BK_STAGE_PREFIX, c)) stage[BK_STAGE_PREFIX] = search_seconds(e, r);
     stage[BK_STAGE_INIT] = init;
     if (shares_targets(e)) stage[BK_STAGE_TARGETS] = layers * (r->load_seconds + pass);
     if (stage[BK_STAGE_ROW_SEARCH] > 0) stage[BK_STAGE_ROW_SEARCH] += layers * init_seconds(e, r, true);
     if (stage[BK_STAGE_ROW_NO_PREFIX] > 0) stage[BK_STAGE_ROW_NO_PREFIX] += init;
-    s[BK_PART_OUTLIERS] += stage[BK_STAGE_OUTLIERS];
+    s[BK_PART_OUTLIERS] += stage[BK_STAGE_OUTLIERS] + stage[BK_STAGE_PREFIX];
     s[BK_PART_INIT] = stage[BK_STAGE_INIT];
     s[BK_PART_TARGETS] = stage[BK_STAGE_TARGETS];
     s[BK_PART_TRAIN] = layers * train_seconds(e, r) + 2 * head_load;

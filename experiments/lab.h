@@ -24,8 +24,8 @@ typedef struct bk_lab {
 
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err) BK_MUST_USE;
 void bk_lab_close(bk_lab *lab);
-/* What a config asks for. */
-bk_rotation_spec bk_run_rotation(const bk_run_config *c);
+/* What a config asks for, for a model of these shapes; fitted: NULL where nothing is fitted, or is yet to be (be may be NULL then). */
+bk_rotation_spec bk_run_rotation(const bk_run_config *c, const bk_config *shapes, const bk_fitted *fitted, const bk_backend *be);
 /* "none", "all" or a list of "r1,r2,r3,r4". */
 bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err) BK_MUST_USE;
 /* "none", "auto" or "1,2,3". *automatic is set for "auto"; ids has room for BK_PREFIX_MAX. */
@@ -67,6 +67,8 @@ bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *
 void bk_warn_silent(const bk_block *b, int64_t layer);
 /* Masks of quant.skip for one block. */
 void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights);
+/* Those of all blocks: of the sites, [layers], then of the weights, [layers]; malloc'd. */
+bk_status bk_skip_lists(const bk_run_config *c, int64_t layers, unsigned **out, bk_error *err) BK_MUST_USE;
 /* True if initialising this row has to look at activations. */
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
 

@@ -50,7 +50,7 @@ static void find_missing(plan *p)
 
 bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_rotation **out, bk_error *err)
 {
-    bk_rotation_spec spec = bk_run_rotation(c);
+    bk_rotation_spec spec = bk_run_rotation(c, shapes, NULL, NULL);
     float *gain = calloc((size_t)shapes->hidden, sizeof *gain);
     if (!gain) return bk_fail(err, BK_ENOMEM, "no memory");
     bk_status st = bk_rotation_create(shapes, &spec, gain, out, err);

@@ -103,7 +103,7 @@ static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *e
     bool own = *cal->text, prefixed = cfg->prefix.mode != BK_PREFIX_NONE;
     const bk_plan_set all[BK_PLAN_SETS] = {
         {"detection", bk_run_config_text(cfg, &cfg->data.detection), cfg->data.detection.samples,
-         cfg->data.detection.seqlen, .used = cfg->prefix.mode == BK_PREFIX_AUTO},
+         cfg->data.detection.seqlen, .used = bk_run_config_detects(cfg)},
         {"training", train->text, train->samples + cfg->data.validation, train->seqlen, .used = cfg->train.epochs > 0},
         {"calibration", own ? cal->text : train->text, cal->samples, own ? cal->seqlen : train->seqlen,
          .used = bk_run_needs_calibration(cfg)},

@@ -17,6 +17,7 @@ typedef struct measurement {
     const bk_report_run *run;
     const bk_run_config *cfg;
     bk_rotation_spec rotation;
+    bk_fitted *fitted; /* what the run found; NULL: nothing is fitted */
     bool rotated;
     bk_block_quant quant;
     bk_lab lab;
@@ -45,7 +46,7 @@ static bk_status read_prefix(measurement *m, bk_error *err)
 /* All that the measurement depends on, as text. */
 static bk_status depends_on(const measurement *m, int64_t samples, bk_text_buffer *b, const char **text, bk_error *err)
 {
-    static const char *const keys[] = {"rotation.", "quant.", "data.", "prefix.", "seed", NULL};
+    static const char *const keys[] = {"rotation.", "scales.", "offq.", "spin.", "norm_rotation.", "quant.", "data.", "prefix.", "seed", NULL};
     char *digest = NULL;
     BK_TRY(bk_config_digest_keys(m->cfg, keys, &digest, err));
     bk_buffer_add(b, "brick: %s\nmodel: %s\nsamples: %lld\nprefix:", BK_VERSION,
@@ -89,6 +90,16 @@ static bk_status add_stage(measurement *m, const char *name, const bk_rotation_s
     return bk_outlier_report_add(&m->report, &m->lab, name, rotation, prefixed, &m->quant, &m->progress, of, err);
 }
 
+static bk_status read_rotation(measurement *m, bk_error *err)
+{
+    char path[BK_REPORT_PATH];
+    const bk_config *shapes = bk_model_config(m->lab.model);
+    snprintf(path, sizeof path, "%s/fitted.h5", m->run->dir);
+    if (bk_run_fits(m->cfg)) BK_TRY(bk_fitted_load(path, shapes, &m->fitted, err));
+    m->rotation = bk_run_rotation(m->cfg, shapes, m->fitted, m->lab.be);
+    return BK_OK;
+}
+
 static bk_status measure(measurement *m, int64_t samples, bk_error *err)
 {
     const bk_rotation_spec plain = {0};
@@ -96,6 +107,7 @@ static bk_status measure(measurement *m, int64_t samples, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_lab_open(&m->lab, m->cfg->model, be, err));
     BK_TRY(check_model(m, err));
+    BK_TRY(read_rotation(m, err));
     BK_TRY(draw_samples(m, samples, err));
     m->report.samples = &m->samples;
     m->report.tok = m->lab.tok;
@@ -108,8 +120,7 @@ static bk_status measure(measurement *m, int64_t samples, bk_error *err)
 static void set_up(measurement *m)
 {
     const bk_run_config *c = m->cfg;
-    m->rotation = bk_run_rotation(c);
-    m->rotated = c->rotation.r1 || c->rotation.r2 || c->rotation.r3 || c->rotation.r4;
+    m->rotated = bk_run_fits(c) || c->rotation.r1 || c->rotation.r2 || c->rotation.r3 || c->rotation.r4;
     m->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
     m->report = (bk_outlier_report){.rotate = m->rotated ? "as in config.yaml" : "none",
                                     .scheme = c->scheme,
@@ -176,6 +187,7 @@ bk_status bk_report_measure(bk_report_run *r, int64_t samples, bk_error *err)
     bk_outlier_report_free(&m.report);
     bk_samples_free(&m.samples);
     bk_text_free(&m.text);
+    bk_fitted_free(m.fitted);
     bk_lab_close(&m.lab);
     if (st == BK_ECANCEL || st == BK_ENOMEM || st == BK_ENOSPC) return *err = bad, st;
     if (st) {

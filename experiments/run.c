@@ -15,7 +15,7 @@
 #include "experiments/verbs.h"
 #include "io/sums.h"
 
-enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_INIT, T_TARGETS, T_TRAIN, T_ROWS, T_EVALUATE, T_TOTAL };
+enum { T_LOAD, T_EQUIVALENCE, T_OUTLIERS, T_FIT, T_INIT, T_TARGETS, T_TRAIN, T_ROWS, T_EVALUATE, T_TOTAL };
 
 bk_watch bk_run_begin_stage(bk_run *r, const char *name, int number, int64_t total)
 {
@@ -68,7 +68,7 @@ static bk_status open_model(bk_run *r, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_lab_open(&r->lab, c->model, be, err));
     if (r->lab.quantized) return bk_fail(err, BK_EINVAL, "%s is quantized already; a run starts from a full-precision model", c->model);
-    bk_rotation_spec spec = bk_run_rotation(c);
+    bk_rotation_spec spec = bk_run_rotation(c, bk_model_config(r->lab.model), NULL, be);
     BK_TRY(bk_source_open(r->lab.model, NULL, &r->plain, err));
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
     bk_source_overlap_prefix(r->src, c->prefix.overlap);
@@ -83,13 +83,8 @@ static bk_status open_model(bk_run *r, bk_error *err)
 static bk_status export_rest(bk_run *r, bk_error *err)
 {
     char dir[BK_RUN_PATH];
-    const bk_config *c = bk_source_config(r->src);
-    unsigned *sites = malloc((size_t)c->layers * sizeof *sites);
-    if (!sites) return bk_fail(err, BK_ENOMEM, "no memory");
-    for (int64_t l = 0; l < c->layers; l++) {
-        unsigned weights;
-        bk_skip_masks(&r->cfg, l, &sites[l], &weights);
-    }
+    unsigned *sites;
+    BK_TRY(bk_skip_lists(&r->cfg, bk_source_config(r->src)->layers, &sites, err));
     bk_quantized_info info = {.quant = r->quant, .skip_sites = sites,
                               .bos_before_text = r->cfg.prefix.mode == BK_PREFIX_NONE && r->policy.bos_auto,
                               .scheme = r->cfg.scheme, .model = bk_model_name(r->lab.model)};
@@ -152,8 +147,10 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
     BK_TRY(check_room(r, err));
     BK_TRY(bk_run_manifest(r, err));
+    BK_TRY(timed(r, T_OUTLIERS, bk_run_choose_prefix, err));
+    BK_TRY(timed(r, T_FIT, bk_run_fit, err));
     BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
-    BK_TRY(timed(r, T_OUTLIERS, bk_run_find_prefix, err));
+    BK_TRY(timed(r, T_OUTLIERS, bk_run_make_prefix, err));
     BK_TRY(timed(r, T_INIT, bk_run_init, err));
     BK_TRY(timed(r, T_TRAIN, bk_run_resume, err));
     BK_TRY(timed(r, T_TARGETS, bk_run_targets, err));
@@ -180,6 +177,7 @@ void bk_run_close(bk_run *r)
     bk_samples_free(&r->evaluation);
     bk_prefix_choice_free(&r->choice);
     bk_prefix_free(&r->prefix);
+    bk_fitted_free(r->fitted);
     bk_source_close(r->plain);
     bk_source_close(r->src);
     bk_lab_close(&r->lab);

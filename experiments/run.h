@@ -11,7 +11,7 @@
 #include "io/store.h"
 
 #define BK_RUN_PATH 4200
-#define BK_RUN_STAGES 9
+#define BK_RUN_STAGES 10
 #define BK_ROWS_MAX 8
 extern const char *const bk_run_stage_name[BK_RUN_STAGES]; /* keys of "seconds" in summary.json */
 
@@ -44,9 +44,10 @@ typedef struct bk_run {
     bk_text_policy policy;
     char model_sha[65], manifest_sha[65];
     bk_prefix prefix;
+    bk_fitted *fitted; /* NULL: nothing is fitted */
     bk_samples detection, calibration, statistics, training, evaluation; /* training: with the validation samples behind */
     int64_t n_train, n_val;
-    bk_stage outliers, init, target;
+    bk_stage outliers, searched, fit, init, target;
     bk_prefix_choice choice;
     bk_table_row row[BK_ROWS_MAX];
     int n_rows;
@@ -80,7 +81,10 @@ bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_erro
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
 bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;
 bk_status bk_run_equivalence(bk_run *r, bk_error *err) BK_MUST_USE;
-bk_status bk_run_find_prefix(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_choose_prefix(bk_run *r, bk_error *err) BK_MUST_USE;
+/* The stage `fit`: transforms that are fitted to the model, behind the prefix; r->src then has them. */
+bk_status bk_run_fit(bk_run *r, bk_error *err) BK_MUST_USE;
+bk_status bk_run_make_prefix(bk_run *r, bk_error *err) BK_MUST_USE; /* its keys and values */
 bk_status bk_run_init(bk_run *r, bk_error *err) BK_MUST_USE;
 /* How far an unfinished run got whose files are as they were written: r->next. Says what was lost. */
 bk_status bk_run_resume(bk_run *r, bk_error *err) BK_MUST_USE;

@@ -90,7 +90,7 @@ bk_status bk_run_load_data(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
     bool prefixed = c->prefix.mode != BK_PREFIX_NONE;
-    if (c->prefix.mode == BK_PREFIX_AUTO)
+    if (bk_run_config_detects(c))
         BK_TRY(draw(r, bk_run_config_text(c, &c->data.detection), "detection", c->data.detection.seqlen, c->data.detection.samples, 0,
                     DRAW_DETECTION, false, &r->detection, err));
     BK_TRY(draw_training(r, prefixed, err));
@@ -194,8 +194,8 @@ static bk_status blame(bk_run *r, const bk_rotation_spec *all, const float *want
 bk_status bk_run_equivalence(bk_run *r, bk_error *err)
 {
     const bk_run_config *c = &r->cfg;
-    bk_rotation_spec spec = bk_run_rotation(c);
-    if (!(spec.r1 || spec.r2 || spec.r3 || spec.r4 || spec.fold_v_bias)) return BK_OK;
+    bk_rotation_spec spec = bk_run_rotation(c, bk_model_config(r->lab.model), r->fitted, r->lab.be);
+    if (!(spec.r1 || spec.r2 || spec.r3 || spec.r4 || spec.fold_v_bias || spec.fitted)) return BK_OK;
     int64_t n = r->evaluation.seqlen < GATE_TOKENS ? r->evaluation.seqlen : GATE_TOKENS, count = n * bk_model_config(r->lab.model)->vocab;
     float *want = malloc((size_t)count * 2 * sizeof *want);
     double diff = 0;

@@ -345,7 +345,7 @@ static bk_json *gptq_json(const bk_gptq_summary *g)
     return o;
 }
 
-const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load",  "equivalence", "outliers", "init", "targets",
+const char *const bk_run_stage_name[BK_RUN_STAGES] = {"load",  "equivalence", "outliers", "fit", "init", "targets",
                                                          "train", "rows",        "evaluate", "total"};
 
 bk_status bk_run_write_summary(bk_run *r, bk_error *err)

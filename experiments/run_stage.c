@@ -9,14 +9,16 @@
 /* The result of a stage before: the prefix itself, which two detections may find alike, or the hash of the stage. */
 static void add_parent(const bk_run *r, bk_stage_kind kind, bk_text_buffer *b)
 {
+    bk_stage_kind before = bk_stage_before(kind, &r->cfg);
     bk_buffer_add(b, "parent:");
     if (bk_stage_prefixed(kind)) {
         bk_buffer_add(b, " prefix");
-        for (int64_t i = 0; i < r->prefix.n; i++) bk_buffer_add(b, " %d", r->prefix.ids[i]);
-    } else if (bk_stage_before(kind) == BK_STAGE_INIT) {
-        bk_buffer_add(b, " init %s", r->init.hash);
+        for (int64_t i = 0; i < r->choice.n; i++) bk_buffer_add(b, " %d", r->choice.ids[i]);
+    } else if (before < BK_STAGE_KINDS) {
+        bk_buffer_add(b, " %s %s", bk_stage_name(before), before == BK_STAGE_INIT ? r->init.hash : r->outliers.hash);
     }
     bk_buffer_add(b, "\n");
+    if (bk_stage_transformed(kind) && r->fitted) bk_buffer_add(b, "fit: %s\n", r->fit.hash);
 }
 
 /* Token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */

@@ -10,7 +10,10 @@
 
 #include "autograd/error.h"
 #include "blocks/gptq.h"
-#include "blocks/outliers.h"
+#include "blocks/norm_rotation.h"
+#include "blocks/offq.h"
+#include "blocks/prefix_search.h"
+#include "blocks/spin.h"
 #include "quant/quantizer.h"
 
 #define BK_PATH_SIZE 4096   /* of a path with its NUL */
@@ -21,9 +24,12 @@
 #define BK_KEY_LIMIT 512    /* keys of the table, options of quantizers included */
 
 typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
-typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_GIVEN } bk_prefix_mode;
+typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_SEARCH, BK_PREFIX_GIVEN } bk_prefix_mode;
 typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
 typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
+/* What R1 is, and what is fitted for it. */
+typedef enum { BK_BASIS_HADAMARD, BK_BASIS_OFFQ, BK_BASIS_SPINQUANT, BK_BASIS_DFROT, BK_BASIS_DARTQUANT, BK_BASIS_KURTAIL, BK_BASIS_COUNT } bk_basis;
+typedef enum { BK_SCALES_NONE, BK_SCALES_SMOOTHQUANT, BK_SCALES_AWQ } bk_scales;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
@@ -66,8 +72,22 @@ typedef struct bk_run_config {
         char join[BK_WORD_SIZE]; /* empty: the bytes as they are (decision 17) */
     } data;
     struct {
-        bool r1, r2, r3, r4, fold_v_bias;
+        bool r1, r2, r3, r4, fold_v_bias, r2_per_head;
+        int basis;        /* bk_basis */
+        int64_t r4_group; /* 0: one Hadamard for all of inter; BK_GROUP_AUTO */
     } rotation;
+    struct {
+        int from; /* bk_scales */
+        double alpha;
+    } scales;
+    /* What fits a basis; pointers and seeds in them are not keys. */
+    bk_offq_options offq;
+    bk_spin_options spin;
+    struct {
+        int64_t rows; /* of each norm */
+        bk_dfrot_options dfrot;
+        bk_spread_options spread; /* dartquant, kurtail */
+    } norm_rotation;
     struct {
         int mode; /* bk_prefix_mode */
         int64_t n_ids;
@@ -75,6 +95,11 @@ typedef struct bk_run_config {
         double threshold, lower_threshold;
         bool overlap; /* text starts at position 0 again */
         int bos;      /* bk_prefix_bos */
+        struct {
+            int objective; /* bk_search_objective */
+            int64_t candidates, max_tokens, samples; /* samples: of the detection windows */
+            double tau;
+        } search; /* of BK_PREFIX_SEARCH */
     } prefix;
     struct {
         bk_qspec weight, activation, key, value;
@@ -120,7 +145,7 @@ typedef enum {
     BK_KEY_PATH,   /* char[BK_PATH_SIZE] */
     BK_KEY_INT_OR, /* int64_t in min..max, or the one choice = -1 */
     BK_KEY_FLAGS,  /* unsigned: list of choices, bit i = choice i */
-    BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | list of ids */
+    BK_KEY_PREFIX, /* prefix.mode, n_ids and ids: auto | none | search | list of ids */
     BK_KEY_SKIP,   /* quant.n_skip and skip: list of {block, site} */
     BK_KEY_OPTION_INT, /* double, whole, in min..max; as the next one an option of a quantizer (real ones are BK_KEY_REAL) */
     BK_KEY_OPTION_BOOL /* double, 0 or 1: true | false */
@@ -161,7 +186,8 @@ bk_status bk_run_config_parse(const char *text, size_t len, const char *name, co
 /* What must hold between keys: a model, texts for what will run, granularities that fit their quantizers, groups, betas ... */
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE;
 
-/* Whether something is fitted to the samples of data.statistics. */
+/* Whether something is fitted to the samples of data.statistics: transforms (the stage `fit`), or weights too. */
+bool bk_run_fits(const bk_run_config *c);
 bool bk_run_needs_statistics(const bk_run_config *c);
 /* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
@@ -174,6 +200,8 @@ bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *mod
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
 /* Whether a way to quantize activations, keys or values has ranges that are measured beforehand, on the calibration text. */
 bool bk_is_static(const bk_qspec *q);
+/* Whether this run looks for outlier tokens. */
+bool bk_run_config_detects(const bk_run_config *c);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */
 bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name);
 

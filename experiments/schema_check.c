@@ -86,9 +86,9 @@ bool bk_is_static(const bk_qspec *q)
 }
 
 /* Which sample sets this run reads. */
-static bool uses_detection(const bk_run_config *c)
+bool bk_run_config_detects(const bk_run_config *c)
 {
-    return c->prefix.mode == BK_PREFIX_AUTO;
+    return c->prefix.mode == BK_PREFIX_AUTO || c->prefix.mode == BK_PREFIX_SEARCH;
 }
 
 static bool uses_calibration(const bk_run_config *c)
@@ -97,9 +97,14 @@ static bool uses_calibration(const bk_run_config *c)
            c->evaluate & BK_EVALUATE_ABLATION;
 }
 
+bool bk_run_fits(const bk_run_config *c)
+{
+    return c->rotation.basis != BK_BASIS_HADAMARD || c->scales.from != BK_SCALES_NONE;
+}
+
 bool bk_run_needs_statistics(const bk_run_config *c)
 {
-    return c->init.from == BK_INIT_GPTQ;
+    return bk_run_fits(c) || c->init.from == BK_INIT_GPTQ;
 }
 
 /* Reads it for one of the sets that it stands in for. */
@@ -117,7 +122,7 @@ static bool uses_calibration_text(const bk_run_config *c)
 static bool uses_training(const bk_run_config *c)
 {
     const bk_data_config *to = &c->data.training;
-    return c->train.epochs > 0 || falls_back(c, uses_detection(c), &c->data.detection, to) ||
+    return c->train.epochs > 0 || falls_back(c, bk_run_config_detects(c), &c->data.detection, to) ||
            falls_back(c, uses_calibration(c), &c->data.calibration, to) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
@@ -147,11 +152,43 @@ static bk_status check_gptq(const bk_run_config *c, bk_error *err)
     return BK_OK;
 }
 
+/* Combinations that mean nothing. */
+static bk_status check_transforms(const bk_run_config *c, bk_error *err)
+{
+    const bk_qspec *a = &c->quant.activation;
+    if (c->rotation.r4_group && !c->rotation.r4) return refuse(c, BK_EINVAL, "rotation.r4_group", err, "groups of what? rotation.r4 is off");
+    if (c->scales.from == BK_SCALES_AWQ && c->quant.weight.bits == 16)
+        return refuse(c, BK_EINVAL, "scales.from", err, "awq protects quantized weights, and this scheme leaves them at 16 bits");
+    if (bk_run_fits(c) && c->prefix.mode == BK_PREFIX_SEARCH)
+        return refuse(c, BK_EINVAL, "prefix.mode", err, "a search judges the rotated model, and what is fitted here is fitted behind the prefix: use auto or ids");
+    if (c->rotation.basis == BK_BASIS_HADAMARD) return BK_OK;
+    if (!c->rotation.r1) return refuse(c, BK_EINVAL, "rotation.basis", err, "it says what r1 is, and rotation.r1 is off");
+    if (c->rotation.basis != BK_BASIS_OFFQ || a->bits == 16) return BK_OK;
+    if (a->symmetric || a->granularity != BK_PER_GROUP)
+        return refuse(c, BK_EINVAL, "rotation.basis", err,
+                      "offq turns outliers into offsets of groups, which only zero points of groups absorb: use a scheme like W4A4KV4-dynamic-asym-gauto");
+    return BK_OK;
+}
+
+static bk_status check_search(const bk_run_config *c, bk_error *err)
+{
+    bool any = c->quant.activation.bits < 16 || c->quant.key.bits < 16 || c->quant.value.bits < 16;
+    char text[160];
+    if (c->prefix.mode != BK_PREFIX_SEARCH) return BK_OK;
+    if (c->prefix.search.objective == BK_SEARCH_ERROR && !any)
+        return refuse(c, BK_EINVAL, "prefix.search.objective", err,
+                      "error needs quantized activations, keys or values: write ratio, or another scheme");
+    if (c->prefix.search.samples <= c->data.detection.samples) return BK_OK;
+    snprintf(text, sizeof text, "%lld of the %lld windows of data.detection", (long long)c->prefix.search.samples,
+             (long long)c->data.detection.samples);
+    return refuse(c, BK_EINVAL, "prefix.search.samples", err, text);
+}
+
 bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
 {
     if (!c->model[0]) return refuse(c, BK_EINVAL, "model", err, "a model is needed: name a GGUF file or a Hugging Face folder");
     BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
-    BK_TRY(need_text(c, uses_detection(c), &c->data.detection, "data.detection.text", err));
+    BK_TRY(need_text(c, bk_run_config_detects(c), &c->data.detection, "data.detection.text", err));
     BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
     BK_TRY(need_text(c, bk_run_needs_statistics(c), &c->data.statistics, "data.statistics.text", err));
     BK_TRY(need_text(c, true, &c->data.evaluation, "data.evaluation.text", err));
@@ -159,7 +196,9 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     BK_TRY(check_quant(c, "activation", &c->quant.activation, err));
     BK_TRY(check_quant(c, "key", &c->quant.key, err));
     BK_TRY(check_quant(c, "value", &c->quant.value, err));
+    BK_TRY(check_transforms(c, err));
     BK_TRY(check_gptq(c, err));
+    BK_TRY(check_search(c, err));
     if (c->train.epochs > 0 && c->train.keep == BK_KEEP_BEST && c->data.validation == 0)
         return refuse(c, BK_EINVAL, "data.training.validation", err,
                       "train.keep: best needs validation windows (or set train.keep: last)");
@@ -173,7 +212,7 @@ bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const c
         const char *key, *path;
     } files[] = {
         {true, "model", c->model},
-        {uses_detection(c), "data.detection.text", c->data.detection.text},
+        {bk_run_config_detects(c), "data.detection.text", c->data.detection.text},
         {uses_calibration_text(c), "data.calibration.text", c->data.calibration.text},
         {bk_run_needs_statistics(c), "data.statistics.text", c->data.statistics.text},
         {uses_training(c), "data.training.text", c->data.training.text},
@@ -203,12 +242,12 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
 
 static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_t prefix, bk_error *err)
 {
-    bool own = *c->data.calibration.text;
+    bool own = *c->data.calibration.text, searches = c->prefix.mode == BK_PREFIX_SEARCH;
     const struct {
         bool used;
         const char *key;
         int64_t tokens, prefix;
-    } all[] = {{c->prefix.mode == BK_PREFIX_AUTO, "data.detection.seqlen", c->data.detection.seqlen, 0},
+    } all[] = {{bk_run_config_detects(c), "data.detection.seqlen", c->data.detection.seqlen, searches ? c->prefix.search.max_tokens : 0},
                {own, "data.calibration.seqlen", c->data.calibration.seqlen, prefix},
                {bk_run_needs_statistics(c), "data.statistics.seqlen", c->data.statistics.seqlen, prefix},
                {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen, prefix},

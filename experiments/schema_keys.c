@@ -38,7 +38,10 @@ _Static_assert(BK_PER_TENSOR == 0 && BK_PER_GROUP == 4 && BK_GRANULARITY_COUNT =
 _Static_assert(BK_LOSS_MSE == 0 && BK_LOSS_COSINE == 4 && BK_LOSS_COUNT == 5, "train.loss");
 _Static_assert(BK_STORE_F16 == 0 && BK_STORE_F32 == 1, "store.dtype");
 _Static_assert(BK_OVERFLOW_WARN == 0 && BK_OVERFLOW_F32 == 1 && BK_OVERFLOW_ERROR == 2, "store.overflow");
-_Static_assert(sizeof(bk_granularity) == sizeof(int), "BK_KEY_ENUM writes an int");
+_Static_assert(BK_SEARCH_ERROR == 0 && BK_SEARCH_RATIO == 1 && BK_SEARCH_OBJECTIVE_COUNT == 2, "prefix.search.objective");
+_Static_assert(BK_BASIS_KURTAIL == 5 && BK_BASIS_COUNT == 6 && BK_SCALES_AWQ == 2, "rotation.basis, scales.from");
+_Static_assert(BK_OFFQ_TOKEN_PER_SITE == 0 && BK_OFFQ_TOP_TOKENS == 0 && BK_OFFQ_EIGENVALUE == 0 && BK_OFFQ_HADAMARD == 0 && BK_OFFQ_KEYS_OFF == 2, "offq");
+_Static_assert(sizeof(bk_granularity) == sizeof(int) && sizeof(bk_offq_keys) == sizeof(int), "BK_KEY_ENUM writes an int");
 _Static_assert(sizeof((bk_qspec *)0)->quantizer == BK_NAME_SIZE, "BK_KEY_NAME");
 
 static const bk_key fixed[] = {
@@ -87,9 +90,45 @@ static const bk_key fixed[] = {
     {"rotation.r2", BK_KEY_BOOL, AT(rotation.r2), "true", 0, 0, NULL, "values, per head"},
     {"rotation.r3", BK_KEY_BOOL, AT(rotation.r3), "true", 0, 0, NULL, "queries and keys after RoPE, online"},
     {"rotation.r4", BK_KEY_BOOL, AT(rotation.r4), "true", 0, 0, NULL, "input of down, online"},
+    {"rotation.basis", BK_KEY_ENUM, AT(rotation.basis), "hadamard", 0, 0, "hadamard|offq|spinquant|dfrot|dartquant|kurtail",
+     "what r1 is: a random-sign Hadamard, or fitted to data.statistics"},
+    {"rotation.r2_per_head", BK_KEY_BOOL, AT(rotation.r2_per_head), "false", 0, 0, NULL, "r2 with signs of its own for each block and key/value head"},
+    {"rotation.r4_group", BK_KEY_INT_OR, AT(rotation.r4_group), "0", 0, MILLION, "auto",
+     "r4 in groups of so many channels; 0: one for all; auto: the largest power of two up to 128 that divides"},
     {"rotation.fold_v_bias", BK_KEY_BOOL, AT(rotation.fold_v_bias), "false", 0, 0, NULL, "move the bias of v into that of o"},
 
-    {"prefix.mode", BK_KEY_PREFIX, AT(prefix), "auto", 0, 2147483647, "auto|none", "auto, none, or a list of token ids"},
+    {"scales.from", BK_KEY_ENUM, AT(scales.from), "none", 0, 0, "none|smoothquant|awq",
+     "per-channel scales that move between activations and weights, folded in before any rotation"},
+    {"scales.alpha", BK_KEY_REAL, AT(scales.alpha), "0.8", 0, 1, NULL, "smoothquant: share of the activations' range that weights take over"},
+
+    {"offq.scope", BK_KEY_ENUM, AT(offq.scope), "site", 0, 0, "site|sequence", "most extreme token of a sequence: in each layer and site, or over all"},
+    {"offq.rows", BK_KEY_ENUM, AT(offq.basis), "top", 0, 0, "top|all", "tokens whose covariance gives the basis"},
+    {"offq.tail", BK_KEY_REAL, AT(offq.tail), "0", 0, 1, NULL, "share of the covariance of all tokens in it; 1e-6 orders what lies behind the outliers"},
+    {"offq.score", BK_KEY_ENUM, AT(offq.score), "eigenvalue", 0, 0, "eigenvalue|variance", "what sorts channels into groups"},
+    {"offq.zigzag", BK_KEY_BOOL, AT(offq.zigzag), "false", 0, 0, NULL, "deal channels to the groups in turn, instead of in sorted runs"},
+    {"offq.spread", BK_KEY_ENUM, AT(offq.spread), "hadamard", 0, 0, "hadamard|gaussian", "rotation of a group, its first row constant"},
+    {"offq.keys", BK_KEY_ENUM, AT(offq.keys), "auto", 0, 0, "auto|on|off", "a basis for keys too; auto: with a k bias, or where keys are spiky"},
+    {"offq.spikiness", BK_KEY_REAL, AT(offq.spikiness), "4.6", 1, 1e9, NULL, "auto: median of max|k| sqrt(d) / |k| from which on keys are spiky"},
+    {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: as quant.activation.group auto"},
+
+    {"spin.steps", BK_KEY_INT, AT(spin.steps), "100", 1, MILLION, NULL, "of Cayley SGD"},
+    {"spin.batch", BK_KEY_INT, AT(spin.batch), "8", 1, MILLION, NULL, "windows of data.statistics a step"},
+    {"spin.lr", BK_KEY_REAL, AT(spin.lr), "1.5", 0, 1e3, NULL, "learning rate, cosine to 0"},
+    {"spin.momentum", BK_KEY_REAL, AT(spin.momentum), "0", 0, 0.999999, NULL, "of the gradient"},
+    {"spin.clip_grad", BK_KEY_REAL, AT(spin.clip_grad), "1", 0, 1e9, NULL, "largest norm of all gradients; 0 = off"},
+    {"spin.weight_bits", BK_KEY_BITS, AT(spin.weight_bits), "16", 2, 16, BITS, "of weights while r1 is learnt: 16 where GPTQ follows, else those of the scheme"},
+    {"spin.r2", BK_KEY_BOOL, AT(spin.r2), "false", 0, 0, NULL, "learn r2 of each block too"},
+
+    {"norm_rotation.rows", BK_KEY_INT, AT(norm_rotation.rows), "256", 1, MILLION, NULL, "dfrot, dartquant, kurtail: tokens sampled from each norm"},
+    {"norm_rotation.rounds", BK_KEY_INT, AT(norm_rotation.dfrot.rounds), "100", 1, MILLION, NULL, "dfrot"},
+    {"norm_rotation.massive_weight", BK_KEY_REAL, AT(norm_rotation.dfrot.massive_weight), "100", 0, 1e9, NULL, "dfrot: weight of massive tokens"},
+    {"norm_rotation.epochs", BK_KEY_INT, AT(norm_rotation.spread.epochs), "10", 1, MILLION, NULL, "dartquant, kurtail"},
+    {"norm_rotation.batch", BK_KEY_INT, AT(norm_rotation.spread.batch), "64", 1, MILLION, NULL, "dartquant, kurtail: tokens of a step"},
+    {"norm_rotation.lr", BK_KEY_REAL, AT(norm_rotation.spread.lr), "1e-3", 0, 1e3, NULL, "dartquant, kurtail"},
+    {"norm_rotation.momentum", BK_KEY_REAL, AT(norm_rotation.spread.momentum), "0.9", 0, 0.999999, NULL, "dartquant, kurtail"},
+
+    {"prefix.mode", BK_KEY_PREFIX, AT(prefix), "auto", 0, 2147483647, "auto|none|search",
+     "auto (outlier tokens by count), search (greedy, prefix.search), none, or a list of token ids"},
     {"prefix.threshold", BK_KEY_REAL, AT(prefix.threshold), "64", 1, 1e9, NULL,
      "largest over median magnitude above which a token is an outlier"},
     {"prefix.lower_threshold", BK_KEY_REAL, AT(prefix.lower_threshold), "8", 1, 1e9, NULL,
@@ -97,6 +136,15 @@ static const bk_key fixed[] = {
     {"prefix.overlap", BK_KEY_BOOL, AT(prefix.overlap), "false", 0, 0, NULL,
      "text behind P prefixed tokens starts at position 0 again, not at P"},
     {"prefix.bos", BK_KEY_ENUM, AT(prefix.bos), "last", 0, 0, "last|none", "where auto puts the BOS"},
+    {"prefix.search.objective", BK_KEY_ENUM, AT(prefix.search.objective), "error", 0, 0, "error|ratio",
+     "what a searched prefix lowers: relative error of the run's quantizers of activations and cache, or largest over median magnitude"},
+    {"prefix.search.candidates", BK_KEY_INT, AT(prefix.search.candidates), "16", 1, 1024, NULL,
+     "tokens tried at each place: BOS, EOS, outlier tokens and frequent ones in turns"},
+    {"prefix.search.max_tokens", BK_KEY_INT, AT(prefix.search.max_tokens), "4", 1, BK_PREFIX_MAX, NULL, "tokens of the longest prefix"},
+    {"prefix.search.samples", BK_KEY_INT, AT(prefix.search.samples), "2", 1, MILLION, NULL,
+     "windows that judge a prefix: the first ones of the detection"},
+    {"prefix.search.tau", BK_KEY_REAL, AT(prefix.search.tau), "0.05", 0, 1, NULL,
+     "a token is appended if the objective falls by more than this share"},
 
     QUANT(weight),
     QUANT(activation),

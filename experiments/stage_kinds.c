@@ -15,6 +15,9 @@
 #define MAX_LEDGER ((size_t)1 << 28)
 
 static const char *const detection_keys[] = {"prefix.threshold", "prefix.bos", "backend", NULL}; /* of the model as it is in the file */
+static const char *const choice_keys[] = {"rotation.", "prefix.overlap", "prefix.search.", "quant.", "!quant.weight.", "init.range", "seed",
+                                          "backend", NULL};
+static const char *const fit_keys[] = {"rotation.", "scales.", "offq.", "spin.", "norm_rotation.", "quant.", "prefix.overlap", "seed", "backend", NULL};
 static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "gptq.", "seed", "backend", NULL};
 static const char *const targets_keys[] = {"rotation.", "prefix.overlap", "store.dtype", "store.overflow",
                                            "store.compression", "seed", "backend", NULL};
@@ -80,21 +83,19 @@ static bk_status add_stage(bk_text_buffer *b, bk_stage_kind kind, const bk_run_c
     return BK_OK;
 }
 
-/* The prefix: found by the stage before, or the one of the config. */
-static bk_status add_prefix(bk_text_buffer *b, const bk_run_config *c, bk_error *err)
+/* A prefix that no stage finds. */
+static void add_prefix(bk_text_buffer *b, const bk_run_config *c)
 {
-    if (c->prefix.mode == BK_PREFIX_AUTO) return add_stage(b, BK_STAGE_OUTLIERS, c, err);
     bk_buffer_add(b, "prefix:");
     for (int64_t i = 0; i < c->prefix.n_ids; i++) bk_buffer_add(b, " %d", c->prefix.ids[i]);
     bk_buffer_add(b, c->prefix.mode == BK_PREFIX_NONE ? " none\n" : "\n");
-    return BK_OK;
 }
 
 /* --- the table --- */
 
-static bool with_detection(const bk_run_config *c)
+static bool with_search(const bk_run_config *c)
 {
-    return c->prefix.mode == BK_PREFIX_AUTO;
+    return c->prefix.mode == BK_PREFIX_SEARCH;
 }
 
 static bool always(const bk_run_config *c)
@@ -130,23 +131,26 @@ static const struct {
     const char *const *keys;
     bool (*used)(const bk_run_config *c);
     unsigned samples;
-    bk_stage_kind before; /* whose result it reads, if the run has it */
+    bk_stage_kind before; /* whose result it reads; if the run does not have it, that of the one before that */
     bool prefix;          /* reads it */
+    bool transformed;     /* reads the model through its transforms */
 } kinds[BK_STAGE_KINDS] = {
-    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, with_detection, BK_STAGE_DETECTION, NONE, false},
-    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS, BK_STAGE_OUTLIERS, true},
-    [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_OUTLIERS, true},
-    [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false},
+    [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, bk_run_config_detects, BK_STAGE_DETECTION, NONE, false, false},
+    [BK_STAGE_PREFIX] = {"prefix", choice_keys, with_search, BK_STAGE_DETECTION, BK_STAGE_OUTLIERS, false, false},
+    [BK_STAGE_FIT] = {"fit", fit_keys, bk_run_fits, BK_STAGE_STATISTICS, BK_STAGE_PREFIX, true, false},
+    [BK_STAGE_INIT] = {"init", init_keys, always, BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS, BK_STAGE_PREFIX, true, true},
+    [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_PREFIX, true, true},
+    [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false, false},
     [BK_STAGE_ROW_PREFIX] =
-        {"row-fp-prefix", prefix_keys, with_prefix, BK_STAGE_EVALUATION, BK_STAGE_OUTLIERS, true},
-    [BK_STAGE_ROW_RTN] = {"row-rtn", rtn_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false},
-    [BK_STAGE_ROW_ROTATION] = {"row-rotation", rotation_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false},
+        {"row-fp-prefix", prefix_keys, with_prefix, BK_STAGE_EVALUATION, BK_STAGE_PREFIX, true, true},
+    [BK_STAGE_ROW_RTN] = {"row-rtn", rtn_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false, false},
+    [BK_STAGE_ROW_ROTATION] = {"row-rotation", rotation_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false, true},
     [BK_STAGE_ROW_SEARCH] =
-        {"row-search", search_keys, with_ablation, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false},
+        {"row-search", search_keys, with_ablation, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION, NONE, false, true},
     [BK_STAGE_ROW_NO_PREFIX] =
         {"row-no-prefix", no_prefix_keys, with_no_prefix, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS,
-         NONE, false},
-    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false},
+         NONE, false, true},
+    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false, false},
 };
 
 const char *bk_stage_name(bk_stage_kind kind)
@@ -169,14 +173,21 @@ bool bk_stage_prefixed(bk_stage_kind kind)
     return kinds[kind].prefix;
 }
 
+bool bk_stage_transformed(bk_stage_kind kind)
+{
+    return kinds[kind].transformed;
+}
+
 bool bk_stage_is_row(bk_stage_kind kind)
 {
     return kind >= BK_STAGE_ROW_FP;
 }
 
-bk_stage_kind bk_stage_before(bk_stage_kind kind)
+bk_stage_kind bk_stage_before(bk_stage_kind kind, const bk_run_config *c)
 {
-    return kinds[kind].before;
+    bk_stage_kind before = kinds[kind].before;
+    while (before != NONE && !kinds[before].used(c)) before = kinds[before].before;
+    return before;
 }
 
 bool bk_stage_used(bk_stage_kind kind, const bk_run_config *c)
@@ -202,8 +213,11 @@ static bk_status quick_text(bk_stage_kind kind, const bk_run_config *c, bk_text_
     BK_TRY(add_keys(b, c, kinds[kind].keys, err));
     BK_TRY(add_keys(b, c, text_keys, err));
     add_samples(b, c, kinds[kind].samples);
-    if (kinds[kind].prefix) return add_prefix(b, c, err);
-    return kinds[kind].before != NONE ? add_stage(b, kinds[kind].before, c, err) : BK_OK;
+    if (kinds[kind].transformed && bk_run_fits(c)) BK_TRY(add_stage(b, BK_STAGE_FIT, c, err));
+    bk_stage_kind before = bk_stage_before(kind, c);
+    if (before != NONE) return add_stage(b, before, c, err);
+    if (kinds[kind].prefix) add_prefix(b, c);
+    return BK_OK;
 }
 
 bk_status bk_stage_quick(bk_stage_kind kind, const bk_run_config *c, char hex[65], bk_error *err)

@@ -20,7 +20,7 @@
 /* What an estimate does not depend on. */
 static const char *const not_estimated[] = {
     "!seed", "!strict", "!threads", "!equivalence_tolerance", "!prefix.threshold", "!prefix.lower_threshold",
-    "!prefix.bos", "!train.lr", "!train.beta", "!train.eps", "!train.weight_decay", "!train.clip_grad",
+    "!prefix.bos", "!prefix.search.tau", "!train.lr", "!train.beta", "!train.eps", "!train.weight_decay", "!train.clip_grad",
     "!train.shuffle", "!train.keep", NULL};
 
 /* Points that take the same stage. */
@@ -134,7 +134,7 @@ static bk_status plan_point(sweep_plan *p, int i, bk_error *err)
     for (int k = 0; k < BK_STAGE_KINDS; k++) {
         t->stage[k] = -1;
         if (!bk_stage_used((bk_stage_kind)k, &p->cfg)) continue;
-        bk_stage_kind before = bk_stage_before((bk_stage_kind)k);
+        bk_stage_kind before = bk_stage_before((bk_stage_kind)k, &p->cfg);
         int parent = before < BK_STAGE_KINDS ? t->stage[before] : -1;
         BK_TRY(find_stage(p, (bk_stage_kind)k, parent, &p->estimate[t->estimate].e, &t->stage[k], err));
         p->stage[t->stage[k]].points++;

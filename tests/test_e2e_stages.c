@@ -160,7 +160,8 @@ END_TEST
 START_TEST(runs_at_once_make_every_stage_once)
 {
     pid_t pid[3];
-    e2e_append("run.yaml", "evaluate: [ablation]\nstore: {keep: shared}\n");
+    e2e_append("run.yaml", "evaluate: [ablation]\nstore: {keep: shared}\n"
+                           "prefix: {mode: search, search: {candidates: 2, max_tokens: 1}}\n");
     for (int i = 0; i < 3; i++) pid[i] = e2e_start("run run.yaml --out r%d", i);
     for (int i = 0; i < 3; i++) ck_assert_int_eq(e2e_wait(pid[i]), 0);
     for (int k = 0; k < BK_STAGE_KINDS; k++)

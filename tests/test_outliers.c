@@ -77,14 +77,14 @@ START_TEST(golden)
     detect_case(g, path, &o);
     ok(bk_prefix_choose(&o, bk_golden_attr_i64(g, "bos", "%s", path), bk_golden_attr(g, "rare_fraction", "%s", path), &c, &err), &err);
     check_outliers(g, path, &o);
-    same_list(path, "ranked_ids", c.ranked_ids, c.n_ranked, bk_golden_i64(g, "%s/ranked_ids", path), bk_golden_count(g, "%s/ranked_ids", path));
+    same_list(path, "ranked_ids", c.ranked.ids, c.ranked.n, bk_golden_i64(g, "%s/ranked_ids", path), bk_golden_count(g, "%s/ranked_ids", path));
     const int64_t *counts = bk_golden_i64(g, "%s/ranked_counts", path);
-    for (int64_t i = 0; i < c.n_ranked; i++) ck_assert_int_eq(c.ranked_counts[i], counts[i]);
+    for (int64_t i = 0; i < c.ranked.n; i++) ck_assert_int_eq(c.ranked.counts[i], counts[i]);
     same_list(path, "prefix", c.ids, c.n, bk_golden_i64(g, "%s/prefix", path), bk_golden_count(g, "%s/prefix", path));
     ck_assert_int_eq(c.o_raw, bk_golden_attr_i64(g, "o_raw", "%s", path));
     ck_assert_int_eq(c.o, bk_golden_attr_i64(g, "o", "%s", path));
     ck_assert_int_eq(c.dropped_rare, bk_golden_attr_i64(g, "dropped_rare", "%s", path));
-    ck_assert_int_eq(c.n_ranked, bk_golden_attr_i64(g, "n_ranked", "%s", path));
+    ck_assert_int_eq(c.ranked.n, bk_golden_attr_i64(g, "n_ranked", "%s", path));
     bk_prefix_choice_free(&c);
     bk_outliers_free(&o);
     bk_golden_close(g);
@@ -186,11 +186,11 @@ START_TEST(many_different_outliers_are_ranked)
     for (int i = 0; i < o.n; i++) o.at[i] = (bk_outlier){i / 2, i & 1, 1 + (i & 1), (DIFFERENT - i / 2) % DIFFERENT, 1};
     o.at[1].id = 5; /* so that 5 has three and 0 one */
     ok(bk_prefix_choose(&o, 1, 0.1, &c, &err), &err);
-    ck_assert_int_eq(c.n_ranked, DIFFERENT);
-    ck_assert_int_eq(c.ranked_ids[0], 5);
-    ck_assert_int_eq(c.ranked_counts[0], 3);
-    ck_assert_int_eq(c.ranked_ids[1], DIFFERENT - 1); /* of equal counts the first visited */
-    ck_assert_int_eq(c.ranked_ids[DIFFERENT - 1], 0);
+    ck_assert_int_eq(c.ranked.n, DIFFERENT);
+    ck_assert_int_eq(c.ranked.ids[0], 5);
+    ck_assert_int_eq(c.ranked.counts[0], 3);
+    ck_assert_int_eq(c.ranked.ids[1], DIFFERENT - 1); /* of equal counts the first visited */
+    ck_assert_int_eq(c.ranked.ids[DIFFERENT - 1], 0);
     bk_prefix_choice_free(&c);
     bk_outliers_free(&o);
 }

@@ -126,6 +126,21 @@ START_TEST(memory_grows_with_the_batch)
 }
 END_TEST
 
+/* Blocks that a search of c candidates for n tokens takes windows through: (1 + c n) times all. */
+START_TEST(a_search_counts_among_the_outliers)
+{
+    const char *sets[] = {"prefix.mode=search", "prefix.search.candidates=10", "prefix.search.max_tokens=3", "prefix.search.objective=ratio"};
+    bk_estimate e, counted = estimate(NULL);
+    bk_error err = {0};
+    ck_assert_int_eq(estimate_with(sets, 4, &e, &err), BK_OK);
+    double block = 0.05 + 2 * bk_forward_flops(&small, 512, 1) / (1e9 * 200 * 0.8);
+    ck_assert_double_eq_tol(e.stage_seconds[BK_STAGE_PREFIX], 31 * 30 * block, 1e-9);
+    ck_assert_double_eq_tol(e.seconds[BK_PART_OUTLIERS], counted.seconds[BK_PART_OUTLIERS] + e.stage_seconds[BK_STAGE_PREFIX], 1e-9);
+    ck_assert_double_eq(counted.stage_seconds[BK_STAGE_PREFIX], 0);
+    ck_assert_double_eq(e.stage_seconds[BK_STAGE_OUTLIERS], counted.stage_seconds[BK_STAGE_OUTLIERS]);
+}
+END_TEST
+
 START_TEST(large_streams_go_to_disk)
 {
     bk_estimate e = estimate("data.detection.samples=1000");
@@ -474,6 +489,7 @@ int main(void)
     tcase_add_test(t, shared_targets_move_from_the_run_to_a_stage);
     tcase_add_test(t, training_memory_holds_all_copies_of_the_parameters);
     tcase_add_test(t, memory_grows_with_the_batch);
+    tcase_add_test(t, a_search_counts_among_the_outliers);
     tcase_add_test(t, large_streams_go_to_disk);
     tcase_add_test(t, time_is_that_of_the_work);
     tcase_add_test(t, estimates_beyond_any_integer_stay_finite);

@@ -302,6 +302,7 @@ static const char *const round_trips[] = {
     "model: \"a \\\"b\\\" \\\\ c: #d\\n\\t\\u0085\\u2028\\uFEFF \\u00e9\"\ndata: {join: \"\\n\\n\", evaluation: {windows: all}}\n",
     "model: \"true\"\ndata: {training: {text: \"12\"}, detection: {text: \"- x\"}, calibration: {text: \"null\"}}\n",
     "prefix: {mode: [1, 2, 2147483647]}\nquant: {skip: [{block: 0}, {site: up}, {block: 7, site: key}]}\nevaluate: []\n",
+    "prefix: {mode: search, search: {objective: ratio, candidates: 7, max_tokens: 64, samples: 3, tau: 0.3}}\n",
     "train: {lr_quant: 0.1, lr_weight: 1.2345678901234567e-7, eps: 1e-30, beta1: 0.3333333333333333}\n",
     "quant: {weight: {bits: 3, granularity: group, group: 64, step: restricted}, activation: {clip: true, quantizer: dynamic}}\n",
 };
@@ -362,6 +363,9 @@ static const struct {
     {"model: x\n" TEXTS "quant: {weight: {quantizer: static}}\n", "quant.weight.quantizer"},
     {"model: x\n" TEXTS "quant: {activation: {granularity: token}}\n", "quant.activation.granularity"},
     {"model: x\n" TEXTS "quant: {key: {clip: true}}\n", "quant.key.clip"},
+    {"model: x\nscheme: W4A16\n" TEXTS "prefix: {mode: search}\n", "prefix.search.objective"},
+    {"model: x\n" TEXTS "prefix: {mode: search, search: {samples: 65}}\n", "prefix.search.samples"},
+    {"model: x\ndata: {evaluation: {text: e}}\nprefix: {mode: search}\ntrain: {epochs: 0}\n", "data.detection.text"},
     {"model: x\ndata: {training: {text: t, validation: 0}, evaluation: {text: e}}\n", "data.training.validation"},
 };
 

@@ -1,0 +1,269 @@
+/* Transforms that are fitted to the model: the stage `fit` holds fitted.h5 (blocks/fitted.h) and fit.json, numbers for people. Scales come first; a
+ * basis is fitted to the model that has them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "blocks/awq.h"
+#include "blocks/smooth.h"
+#include "experiments/log.h"
+#include "experiments/run.h"
+#include "experiments/verbs.h"
+
+typedef struct fitting {
+    bk_run *r;
+    bk_watch watch;
+    bk_fitted *f;
+    bk_json *report; /* fit.json */
+    bk_json *ratios; /* found by awq so far */
+    bk_source *src;  /* what is fitted to, and */
+    bk_prefix prefix; /* the prefix as it has it */
+} fitting;
+
+static bk_status open_source(fitting *t, const bk_rotation_spec *spec, bk_error *err)
+{
+    const bk_run *r = t->r;
+    bk_prefix_free(&t->prefix);
+    bk_source_close(t->src);
+    t->src = NULL;
+    BK_TRY(bk_source_open(r->lab.model, spec, &t->src, err));
+    bk_source_overlap_prefix(t->src, r->cfg.prefix.overlap);
+    return bk_prefix_compute(r->lab.be, t->src, r->choice.ids, r->choice.n, &t->prefix, err);
+}
+
+/* --- scales --- */
+
+static bk_status fit_smooth(fitting *t, bk_error *err)
+{
+    const bk_samples *s = &t->r->statistics;
+    return bk_smooth_fit(t->r->lab.be, t->src, s->ids, s->n, s->seqlen, t->r->cfg.scales.alpha, &t->prefix, &t->watch, t->f, err);
+}
+
+static void note_ratio(void *user, int64_t layer, bk_site_id site, const double error[BK_AWQ_RATIOS], int best)
+{
+    fitting *t = user;
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "block", bk_json_of_int(layer));
+    bk_json_set(o, "site", bk_json_of_text(bk_site_name[site]));
+    bk_json_set(o, "ratio", bk_json_of_num((double)best / BK_AWQ_RATIOS));
+    bk_json_set(o, "error", bk_json_of_num(error[best] / error[0]));
+    bk_json_push(t->ratios, o);
+}
+
+static bk_status fit_awq(fitting *t, bk_error *err)
+{
+    const bk_run *r = t->r;
+    const bk_samples *s = &r->statistics;
+    int64_t layers = bk_model_config(r->lab.model)->layers;
+    unsigned *skips;
+    BK_TRY(bk_skip_lists(&r->cfg, layers, &skips, err));
+    bk_awq_options opt = {.weight = r->quant.weight, .skip_weights = skips + layers, .found = note_ratio, .user = t};
+    t->ratios = bk_json_array();
+    bk_status st = bk_awq_fit(r->lab.be, t->src, s->ids, s->n, s->seqlen, &opt, &t->prefix, &t->watch, t->f, err);
+    if (!st) bk_json_set(t->report, "awq", t->ratios);
+    else bk_json_free(t->ratios);
+    free(skips);
+    return st;
+}
+
+/* --- bases --- */
+
+static bk_json *share_json(const double share[2])
+{
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "top", bk_json_of_num(share[BK_OFFQ_TOP_TOKENS]));
+    bk_json_set(o, "all", bk_json_of_num(share[BK_OFFQ_ALL_TOKENS]));
+    return o;
+}
+
+/* Concentration (figure 1b of the paper): energy in as many directions as there are groups, of the top tokens and of all, in both bases. */
+static bk_json *offq_json(const bk_offq_report *p)
+{
+    bk_json *o = bk_json_object();
+    bk_json_set(o, "group", bk_json_of_int(p->group));
+    bk_json_set(o, "groups", bk_json_of_int(p->groups));
+    bk_json_set(o, "down_group", bk_json_of_int(p->down_group));
+    bk_json_set(o, "gaussian", bk_json_of_bool(p->gaussian));
+    bk_json_set(o, "keys", bk_json_of_bool(p->keys));
+    bk_json_set(o, "spikiness", bk_json_of_num(p->spikiness));
+    bk_json_set(o, "top_basis", share_json(p->share[BK_OFFQ_TOP_TOKENS]));
+    bk_json_set(o, "all_basis", share_json(p->share[BK_OFFQ_ALL_TOKENS]));
+    return o;
+}
+
+static bk_status fit_offq(fitting *t, bk_error *err)
+{
+    const bk_run *r = t->r;
+    const bk_samples *s = &r->statistics;
+    bk_offq_options opt = r->cfg.offq;
+    bk_offq_stats stats = {0};
+    bk_offq_report report = {0};
+    opt.concentration = true;
+    opt.seed = (uint64_t)r->cfg.seed;
+    opt.down_group = r->cfg.rotation.r4_group > 0 ? r->cfg.rotation.r4_group : 0;
+    bk_status st = bk_offq_measure(r->lab.be, t->src, s->ids, s->n, s->seqlen, &t->prefix, &opt, &t->watch, &stats, err);
+    if (!st) st = bk_offq_fit(r->lab.be, bk_source_config(t->src), &stats, &opt, t->f, &report, err);
+    if (!st) bk_json_set(t->report, "offq", offq_json(&report));
+    if (!st)
+        bk_log(BK_LOG_INFO, "offq: %lld groups of %lld; %.1f%% of the top tokens' energy in as many directions, %.1f%% in a basis of all tokens",
+               (long long)report.groups, (long long)report.group, 100 * report.share[BK_OFFQ_TOP_TOKENS][BK_OFFQ_TOP_TOKENS],
+               100 * report.share[BK_OFFQ_ALL_TOKENS][BK_OFFQ_TOP_TOKENS]);
+    bk_offq_stats_free(&stats);
+    return st;
+}
+
+static bk_json *numbers(const double *v, int64_t n)
+{
+    bk_json *a = bk_json_array();
+    for (int64_t i = 0; i < n; i++) bk_json_push(a, bk_json_of_num(v[i]));
+    return a;
+}
+
+static bk_status fit_spin(fitting *t, bk_error *err)
+{
+    const bk_run *r = t->r;
+    const bk_samples *s = &r->statistics;
+    bk_spin_options opt = r->cfg.spin;
+    bk_rotation_spec as_it_runs = bk_run_rotation(&r->cfg, bk_model_config(r->lab.model), t->f, r->lab.be);
+    int64_t layers = bk_model_config(r->lab.model)->layers;
+    unsigned *skips = NULL;
+    as_it_runs.r1 = false;
+    as_it_runs.fuse = true;
+    as_it_runs.r2 = as_it_runs.r2 && !opt.r2;
+    opt.seed = (uint64_t)r->cfg.seed;
+    opt.losses = malloc((size_t)opt.steps * sizeof *opt.losses);
+    bk_status st = opt.losses ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the losses of %lld steps", (long long)opt.steps);
+    if (!st) st = bk_skip_lists(&r->cfg, layers, &skips, err);
+    opt.skip_sites = skips;
+    opt.skip_weights = st ? NULL : skips + layers;
+    if (!st) st = open_source(t, &as_it_runs, err);
+    if (!st) st = bk_spin_fit(r->lab.be, t->src, &r->quant, s->ids, s->n, s->seqlen, &opt, &t->watch, t->f, err);
+    if (!st) bk_json_set(t->report, "losses", numbers(opt.losses, opt.steps));
+    if (!st)
+        bk_log(BK_LOG_INFO, "spinquant: loss of a batch %.4f before the first step, %.4f before the last", opt.losses[0], opt.losses[opt.steps - 1]);
+    free(opt.losses);
+    free(skips);
+    return st;
+}
+
+static bk_status fit_dfrot(fitting *t, const bk_norm_rows *rows, bk_error *err)
+{
+    bk_dfrot_options opt = t->r->cfg.norm_rotation.dfrot;
+    int bits = t->r->quant.activation.bits;
+    int64_t massive = 0;
+    opt.bits = bits < 16 ? bits : 4;
+    opt.seed = (uint64_t)t->r->cfg.seed;
+    opt.massive = &massive;
+    opt.errors = malloc((size_t)(opt.rounds + 1) * sizeof *opt.errors);
+    bk_status st = opt.errors ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the errors of %lld rounds", (long long)opt.rounds);
+    if (!st) st = bk_dfrot_fit(t->r->lab.be, rows, &opt, &t->watch, t->f, err);
+    if (!st) bk_json_set(t->report, "errors", numbers(opt.errors, opt.rounds + 1));
+    if (!st)
+        bk_log(BK_LOG_INFO, "dfrot: weighted error %.4g -> %.4g; %lld of %lld tokens are massive", opt.errors[0], opt.errors[opt.rounds],
+               (long long)massive, (long long)rows->n);
+    free(opt.errors);
+    return st;
+}
+
+static bk_status fit_spread(fitting *t, const bk_norm_rows *rows, bk_error *err)
+{
+    bk_spread_options opt = t->r->cfg.norm_rotation.spread;
+    opt.loss = t->r->cfg.rotation.basis == BK_BASIS_KURTAIL ? BK_SPREAD_KURTOSIS : BK_SPREAD_WHIP;
+    opt.seed = (uint64_t)t->r->cfg.seed;
+    opt.losses = malloc((size_t)opt.epochs * sizeof *opt.losses);
+    bk_status st = opt.losses ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the losses of %lld epochs", (long long)opt.epochs);
+    if (!st) st = bk_spread_fit(t->r->lab.be, rows, &opt, &t->watch, t->f, err);
+    if (!st) bk_json_set(t->report, "losses", numbers(opt.losses, opt.epochs));
+    if (!st) bk_log(BK_LOG_INFO, "%s: loss %.6g -> %.6g", bk_spread_name[opt.loss], opt.losses[0], opt.losses[opt.epochs - 1]);
+    free(opt.losses);
+    return st;
+}
+
+/* Rotations that are fitted to rows sampled from the norms. */
+static bk_status fit_to_rows(fitting *t, bk_error *err)
+{
+    const bk_run *r = t->r;
+    const bk_samples *s = &r->statistics;
+    bk_norm_rows rows = {0};
+    BK_TRY(open_source(t, &(bk_rotation_spec){.fuse = true, .fitted = t->f, .be = r->lab.be}, err));
+    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed, &t->watch,
+                                        &rows, err);
+    if (!st) st = r->cfg.rotation.basis == BK_BASIS_DFROT ? fit_dfrot(t, &rows, err) : fit_spread(t, &rows, err);
+    bk_norm_rows_free(&rows);
+    return st;
+}
+
+typedef bk_status (*fit_fn)(fitting *t, bk_error *err);
+
+static const fit_fn scales[] = {[BK_SCALES_NONE] = NULL, [BK_SCALES_SMOOTHQUANT] = fit_smooth, [BK_SCALES_AWQ] = fit_awq};
+static const fit_fn bases[BK_BASIS_COUNT] = {[BK_BASIS_HADAMARD] = NULL,      [BK_BASIS_OFFQ] = fit_offq,         [BK_BASIS_SPINQUANT] = fit_spin,
+                                             [BK_BASIS_DFROT] = fit_to_rows, [BK_BASIS_DARTQUANT] = fit_to_rows, [BK_BASIS_KURTAIL] = fit_to_rows};
+
+/* --- the stage --- */
+
+static bk_status fit(fitting *t, bk_error *err)
+{
+    const bk_run *r = t->r;
+    char path[BK_STAGE_FILE];
+    fit_fn scale = scales[r->cfg.scales.from], basis = bases[r->cfg.rotation.basis];
+    BK_TRY(bk_fitted_create(bk_model_config(r->lab.model), &t->f, err));
+    BK_TRY(open_source(t, NULL, err));
+    if (scale) BK_TRY(scale(t, err));
+    if (scale && basis) BK_TRY(open_source(t, &(bk_rotation_spec){.fitted = t->f, .be = r->lab.be}, err));
+    if (basis) BK_TRY(basis(t, err));
+    BK_TRY(bk_fitted_check(t->f, err));
+    snprintf(path, sizeof path, "%s/fitted.h5", r->fit.work);
+    BK_TRY(bk_fitted_save(t->f, path, err));
+    snprintf(path, sizeof path, "%s/fit.json", r->fit.work);
+    return bk_json_save(t->report, path, err);
+}
+
+/* Parts of a fit count steps of their own. */
+static bk_status step(void *user, int64_t done, int64_t total, bk_error *err)
+{
+    bk_run *r = user;
+    if (total != r->progress.total || done < r->progress.done) bk_run_begin_stage(r, "fit", 2, total);
+    if (done > r->progress.done) bk_progress_step(&r->progress, done - r->progress.done);
+    return bk_check_cancelled(err);
+}
+
+static bk_status make(bk_run *r, bk_error *err)
+{
+    fitting t = {.r = r, .report = bk_json_object(), .watch = {step, r}};
+    bk_run_begin_stage(r, "fit", 2, 1);
+    bk_status st = fit(&t, err);
+    bk_source_close(t.src);
+    bk_prefix_free(&t.prefix);
+    bk_fitted_free(t.f);
+    bk_json_free(t.report);
+    if (!st) st = bk_stage_commit(&r->fit, err);
+    if (!st) bk_run_end_stage(r);
+    return st;
+}
+
+/* The run reads its model through them from now on, and keeps a copy: they are a part of the result. */
+static bk_status use(bk_run *r, bk_error *err)
+{
+    char path[BK_RUN_PATH + 32];
+    const bk_config *shapes = bk_model_config(r->lab.model);
+    snprintf(path, sizeof path, "%s/fitted.h5", r->fit.dir);
+    BK_TRY(bk_fitted_load(path, shapes, &r->fitted, err));
+    bk_rotation_spec spec = bk_run_rotation(&r->cfg, shapes, r->fitted, r->lab.be);
+    bk_source_close(r->src);
+    r->src = NULL;
+    BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
+    bk_source_overlap_prefix(r->src, r->cfg.prefix.overlap);
+    bk_run_path(r, "fitted.h5", path, sizeof path);
+    return bk_fitted_save(r->fitted, path, err);
+}
+
+bk_status bk_run_fit(bk_run *r, bk_error *err)
+{
+    if (!bk_run_fits(&r->cfg)) return BK_OK;
+    bk_status st = bk_run_stage_open(r, BK_STAGE_FIT, &r->fit, err);
+    if (!st && r->fit.done) bk_log(BK_LOG_INFO, "[2/5] fit: taken from %s", r->fit.dir);
+    if (!st && !r->fit.done) st = make(r, err);
+    if (!st) st = use(r, err);
+    bk_stage_close(&r->fit);
+    return st;
+}
