@@ -14,7 +14,8 @@ typedef struct param {
     bk_tensor value, grad;
     bk_tensor floor; /* data NULL unless `positive` */
     int group;
-    bool positive;
+    bool positive, bounded;
+    double lo, hi;  /* when bounded */
     int64_t offset; /* in reals, into the contiguous arrays */
 } param;
 
@@ -26,7 +27,9 @@ struct bk_params {
     param **at; /* by declaration; headers must not move, so each is its own allocation */
     int count;
     bool trained;
+    bk_update_rule rule[BK_MAX_GROUPS];
     int64_t total, group_start[BK_MAX_GROUPS + 1];
+    int64_t moments, moment_start[BK_MAX_GROUPS]; /* only AdamW has them */
     void *array[ARRAYS];
     void *floors;
     int64_t floor_total;
@@ -50,6 +53,11 @@ static size_t real_size(const bk_params *p)
     return bk_dtype_size(p->be->dtype);
 }
 
+static size_t array_bytes(const bk_params *p, int which)
+{
+    return (size_t)(which == M || which == V ? p->moments : p->total) * real_size(p);
+}
+
 void bk_params_free(bk_params *p)
 {
     if (!p) return;
@@ -59,7 +67,7 @@ void bk_params_free(bk_params *p)
     }
     free(p->at);
     for (int i = 0; i < ARRAYS; i++)
-        if (p->array[i]) p->be->release(p->array[i], (size_t)p->total * real_size(p));
+        if (p->array[i]) p->be->release(p->array[i], array_bytes(p, i));
     if (p->floors) p->be->release(p->floors, (size_t)p->floor_total * real_size(p));
     bk_tensor_destroy(p->be, p->number);
     free(p);
@@ -84,6 +92,22 @@ bk_tensor *bk_params_add(bk_params *p, const char *name, int group, bool positiv
     return &q->value;
 }
 
+void bk_params_set_rule(bk_params *p, int group, bk_update_rule rule)
+{
+    p->rule[group] = rule;
+}
+
+void bk_params_bound(bk_params *p, const bk_tensor *t, double lo, double hi)
+{
+    for (int i = 0; i < p->count; i++) {
+        param *q = p->at[i];
+        if (&q->value != t) continue;
+        q->bounded = true;
+        q->lo = lo;
+        q->hi = hi;
+    }
+}
+
 static void *element(const bk_params *p, void *array, int64_t i)
 {
     return array ? (char *)array + (size_t)i * real_size(p) : NULL;
@@ -92,14 +116,16 @@ static void *element(const bk_params *p, void *array, int64_t i)
 /* Offsets: groups one after the other, inside a group by declaration. */
 static void lay_out(bk_params *p)
 {
-    p->total = p->floor_total = 0;
+    p->total = p->moments = p->floor_total = 0;
     for (int g = 0; g < BK_MAX_GROUPS; g++) {
         p->group_start[g] = p->total;
+        p->moment_start[g] = p->moments;
         for (int i = 0; i < p->count; i++)
             if (p->at[i]->group == g) {
                 p->at[i]->offset = p->total;
                 p->total += bk_numel(&p->at[i]->value);
             }
+        if (p->rule[g] == BK_RULE_ADAMW) p->moments += p->total - p->group_start[g];
     }
     p->group_start[BK_MAX_GROUPS] = p->total;
     for (int i = 0; i < p->count; i++)
@@ -113,7 +139,9 @@ size_t bk_params_bytes_of(const bk_backend *be, int64_t reals, bool trained)
 
 size_t bk_params_bytes(const bk_params *p)
 {
-    return bk_params_bytes_of(p->be, p->total, p->trained);
+    size_t sum = 0;
+    for (int i = 0; i < (p->trained ? ARRAYS : 1); i++) sum += array_bytes(p, i);
+    return sum;
 }
 
 bk_status bk_params_commit(bk_params *p, bool trained)
@@ -121,9 +149,10 @@ bk_status bk_params_commit(bk_params *p, bool trained)
     BK_TRY(p->err->code);
     lay_out(p);
     p->trained = trained;
-    size_t bytes = (size_t)p->total * real_size(p);
-    for (int i = 0; bytes && i < (trained ? ARRAYS : 1); i++)
-        if (p->be->alloc(bytes, &p->array[i])) return bk_fail(p->err, BK_ENOMEM, "no memory for %zu bytes of parameters", bytes);
+    for (int i = 0; i < (trained ? ARRAYS : 1); i++) {
+        size_t bytes = array_bytes(p, i);
+        if (bytes && p->be->alloc(bytes, &p->array[i])) return bk_fail(p->err, BK_ENOMEM, "no memory for %zu bytes of parameters", bytes);
+    }
     if (trained && p->floor_total && p->be->alloc((size_t)p->floor_total * real_size(p), &p->floors))
         return bk_fail(p->err, BK_ENOMEM, "no memory for the floors of the steps");
     BK_TRY(bk_tensor_create(p->be, BK_F64, 1, (int64_t[]){1}, "number", &p->number, p->err));
@@ -132,8 +161,8 @@ bk_status bk_params_commit(bk_params *p, bool trained)
         param *q = p->at[i];
         q->value.data = element(p, p->array[VALUE], q->offset);
         q->grad.data = element(p, p->array[GRAD], q->offset);
-        q->value.requires_grad = trained;
-        q->value.grad = trained ? &q->grad : NULL;
+        q->value.requires_grad = trained && p->rule[q->group] != BK_RULE_CONSTANT;
+        q->value.grad = q->value.requires_grad ? &q->grad : NULL;
         if (!q->positive) continue;
         q->floor.data = element(p, p->floors, floor_at);
         floor_at += bk_numel(&q->value);
@@ -182,22 +211,21 @@ static bk_status take_floors(bk_params *p)
     return BK_OK;
 }
 
-static bk_status zero_array(bk_params *p, int which)
+static bk_status zero_moments(bk_params *p, int which)
 {
-    for (int i = 0; i < p->count; i++) {
-        bk_tensor t = p->at[i]->value;
-        t.data = element(p, p->array[which], p->at[i]->offset);
-        double zero[512] = {0};
-        int64_t n = bk_numel(&t);
-        for (int64_t j = 0; j < n; j += 512) BK_TRY(bk_write_f64(p->be, &t, j, zero, n - j < 512 ? n - j : 512, p->err));
-    }
+    const double zero[512] = {0};
+    bk_tensor t;
+    bk_tensor_init(&t, p->be->dtype, 1, &p->moments, "moments");
+    t.data = p->array[which];
+    for (int64_t j = 0; j < p->moments; j += 512)
+        BK_TRY(bk_write_f64(p->be, &t, j, zero, p->moments - j < 512 ? p->moments - j : 512, p->err));
     return BK_OK;
 }
 
 bk_status bk_params_reset_moments(bk_params *p)
 {
-    BK_TRY(zero_array(p, M));
-    return zero_array(p, V);
+    BK_TRY(zero_moments(p, M));
+    return zero_moments(p, V);
 }
 
 bk_status bk_params_start(bk_params *p)
@@ -215,11 +243,13 @@ bk_status bk_params_zero_grad(bk_ctx *ctx, bk_params *p)
 
 static bk_status step_group(bk_ctx *ctx, bk_params *p, const bk_adamw *opt, int g, double lr, int64_t t)
 {
-    int64_t at = p->group_start[g], n = p->group_start[g + 1] - at;
-    if (!n || lr == 0) return BK_OK;
+    int64_t at = p->group_start[g], n = p->group_start[g + 1] - at, moment = p->moment_start[g];
+    if (!n || lr == 0 || p->rule[g] == BK_RULE_CONSTANT) return BK_OK;
+    if (p->rule[g] == BK_RULE_SIGN)
+        return bk_k_signsgd(ctx, &(bk_signsgd_args){.n = n, .lr = lr, .p = element(p, p->array[VALUE], at), .g = element(p, p->array[GRAD], at)});
     return bk_k_adamw(ctx, &(bk_adamw_args){.n = n, .t = t, .lr = lr, .beta1 = opt->beta1, .beta2 = opt->beta2, .eps = opt->eps,
                                             .wd = opt->weight_decay, .p = element(p, p->array[VALUE], at),
-                                            .m = element(p, p->array[M], at), .v = element(p, p->array[V], at),
+                                            .m = element(p, p->array[M], moment), .v = element(p, p->array[V], moment),
                                             .g = element(p, p->array[GRAD], at)});
 }
 
@@ -229,7 +259,9 @@ bk_status bk_params_step(bk_ctx *ctx, bk_params *p, const bk_adamw *opt, const d
     BK_TRY(bk_write_f64(p->be, p->number, 0, &(double){0}, 1, bk_ctx_error(ctx)));
     for (int i = 0; i < p->count; i++) {
         param *q = p->at[i];
-        if (!q->positive || lr[q->group] == 0) continue;
+        if (lr[q->group] == 0) continue;
+        if (q->bounded) BK_TRY(bk_k_clamp(ctx, &(bk_clamp_args){.n = bk_numel(&q->value), .lo = q->lo, .hi = q->hi, .p = q->value.data}));
+        if (!q->positive) continue;
         BK_TRY(bk_k_floor(ctx, &(bk_floor_args){.n = bk_numel(&q->value), .p = q->value.data, .lo = q->floor.data, .count = p->number->data}));
     }
     if (bk_ctx_measuring(ctx)) return BK_OK;
@@ -276,6 +308,16 @@ bk_status bk_params_keep_best(bk_params *p)
 bk_status bk_params_restore_best(bk_params *p)
 {
     return copy_array(p, VALUE, BEST);
+}
+
+bk_status bk_params_set_aside(bk_params *p)
+{
+    return copy_array(p, GRAD, VALUE);
+}
+
+bk_status bk_params_take_back(bk_params *p)
+{
+    return copy_array(p, VALUE, GRAD);
 }
 
 double bk_cosine_lr(double lr, double min_factor, int64_t k, int64_t steps)

@@ -118,6 +118,40 @@ typedef struct bk_axpy_args {
     void *y;
 } bk_axpy_args;
 
+/* y = a b, added to y if `accumulate` */
+typedef struct bk_mul_args {
+    int64_t n;
+    const void *a, *b;
+    void *y;
+    int accumulate;
+} bk_mul_args;
+/* y = alpha a / b */
+typedef struct bk_quotient_fwd_args {
+    int64_t n;
+    double alpha;
+    const void *a, *b;
+    void *y;
+} bk_quotient_fwd_args;
+typedef struct bk_quotient_bwd_args {
+    int64_t n;
+    double alpha;
+    const void *a, *b, *dy;
+    void *da, *db;
+} bk_quotient_bwd_args;
+/* y = sigmoid(x) / sigmoid(at): exactly 1 where x = at */
+typedef struct bk_logistic_fwd_args {
+    int64_t n;
+    double at;
+    const void *x;
+    void *y;
+} bk_logistic_fwd_args;
+typedef struct bk_logistic_bwd_args {
+    int64_t n;
+    double at;
+    const void *x, *dy;
+    void *dx;
+} bk_logistic_bwd_args;
+
 /* y[n,cols] = table[ids]; backward adds up repeated ids in the order of n */
 typedef struct bk_embedding_fwd_args {
     int64_t n, cols, vocab;
@@ -184,10 +218,16 @@ typedef struct bk_xent_bwd_args {
 /* Gradient checks difference the function with its rounding frozen: RECORD stores residual and clip mask, REPLAY uses them (ref only). */
 typedef enum bk_freeze { BK_FREEZE_OFF, BK_FREEZE_RECORD, BK_FREEZE_REPLAY } bk_freeze;
 
+/* How x / s becomes a level: rne(x / s), or with v[rows,cols] as that says. h(v) = clamp(1.2 sigmoid(v) - 0.1, 0, 1). */
+typedef enum bk_rounding {
+    BK_ROUND_OFFSET, /* rne(x / s + v) */
+    BK_ROUND_SOFT    /* floor(x / s) + h(v), whole where h is 0 or 1 */
+} bk_rounding;
+
 /* Fake-quantization with stored steps (weights, static activations): x[rows,cols] in groups of `group` along a row;
  * parameter index = row * (cols/group) + g when per_row (weights), g otherwise (activations: per tensor group = cols, per head group = head dim).
- * u = rne(x / s) + zr; c = clamp(u, qmin, qmax); y = (c - zr) s; zr = clamp(rne(z), qmin, qmax), 0 if z is NULL.
- * codes (may be NULL) gets c. y may be NULL when only codes are wanted. */
+ * u = level + zr; c = clamp(u, qmin, qmax); y = (c - zr) s; zr = clamp(rne(z), qmin, qmax), 0 if z is NULL.
+ * codes (may be NULL) gets c, its whole part where that is soft. y may be NULL when only codes are wanted. */
 typedef struct bk_fakequant_fwd_args {
     int64_t rows, cols, group;
     int per_row, qmin, qmax;
@@ -196,14 +236,34 @@ typedef struct bk_fakequant_fwd_args {
     int32_t *codes;
     bk_freeze freeze;
     void *frozen; /* [2 * rows * cols] reals: residual, and code or NaN: ref only */
+    bk_rounding rounding;
+    const void *v; /* NULL: none */
 } bk_fakequant_fwd_args;
-/* dx += dy in the mask; ds += sum dy (c - zr - x/s in the mask, c - zr outside); dz += sum dy (0 in the mask, -s outside). */
+/* dx += dy in the mask; ds += sum dy (c - zr - x/s in the mask, c - zr outside); dz += sum dy (0 in the mask, -s outside);
+ * dv += dy s (times h'(v) if soft) in the mask. */
 typedef struct bk_fakequant_bwd_args {
     int64_t rows, cols, group;
     int per_row, qmin, qmax;
     const void *x, *s, *z, *dy;
     void *dx, *ds, *dz;
+    bk_rounding rounding;
+    const void *v;
+    void *dv;
 } bk_fakequant_bwd_args;
+
+/* loss[1] = lambda sum (1 - |2 h(v) - 1|^beta): 0 where every h(v) is 0 or 1 */
+typedef struct bk_round_penalty_fwd_args {
+    int64_t n;
+    double lambda, beta;
+    const void *v;
+    void *loss;
+} bk_round_penalty_fwd_args;
+typedef struct bk_round_penalty_bwd_args {
+    int64_t n;
+    double lambda, beta;
+    const void *v, *dloss; /* dloss[1] */
+    void *dv;
+} bk_round_penalty_bwd_args;
 
 /* Fake-quantization with ranges of each (row, group): decisions 3, 5, 22. gamma[1], beta[1] (NULL = 1).
  * symmetric: m = max|x|, Q = qmax - qmin, s = 2 gamma m / Q, codes from (x / m) * (Q / (2 gamma)), y = c s; zero row: y = 0.
@@ -288,6 +348,19 @@ typedef struct bk_adamw_args {
     void *p, *m, *v;
     const void *g;
 } bk_adamw_args;
+/* p -= lr sign(g), sign(0) = 0 */
+typedef struct bk_signsgd_args {
+    int64_t n;
+    double lr;
+    void *p;
+    const void *g;
+} bk_signsgd_args;
+/* p = min(max(p, lo), hi) elementwise */
+typedef struct bk_clamp_args {
+    int64_t n;
+    double lo, hi;
+    void *p;
+} bk_clamp_args;
 /* p = max(p, lo) elementwise; *count (f64[1]) += number of elements raised */
 typedef struct bk_floor_args {
     int64_t n;
@@ -354,48 +427,57 @@ typedef struct bk_eigh_args {
     double *values, *vectors;
 } bk_eigh_args;
 
-#define BK_SLOTS(BK_SLOT)                          \
-    BK_SLOT(gemm, bk_gemm_args)                    \
-    BK_SLOT(bias_fwd, bk_bias_fwd_args)            \
-    BK_SLOT(bias_bwd, bk_bias_bwd_args)            \
-    BK_SLOT(rmsnorm_fwd, bk_rmsnorm_fwd_args)      \
-    BK_SLOT(rmsnorm_bwd, bk_rmsnorm_bwd_args)      \
-    BK_SLOT(rope, bk_rope_args)                    \
-    BK_SLOT(attention_fwd, bk_attention_fwd_args)  \
-    BK_SLOT(attention_bwd, bk_attention_bwd_args)  \
-    BK_SLOT(score_err, bk_score_err_args)          \
-    BK_SLOT(swiglu_fwd, bk_swiglu_fwd_args)        \
-    BK_SLOT(swiglu_bwd, bk_swiglu_bwd_args)        \
-    BK_SLOT(add, bk_add_args)                      \
-    BK_SLOT(axpy, bk_axpy_args)                    \
-    BK_SLOT(embedding_fwd, bk_embedding_fwd_args)  \
-    BK_SLOT(embedding_bwd, bk_embedding_bwd_args)  \
-    BK_SLOT(hadamard, bk_hadamard_args)            \
-    BK_SLOT(rotate_heads, bk_rotate_heads_args)    \
-    BK_SLOT(loss_fwd, bk_loss_fwd_args)            \
-    BK_SLOT(loss_bwd, bk_loss_bwd_args)            \
-    BK_SLOT(xent_fwd, bk_xent_fwd_args)            \
-    BK_SLOT(xent_bwd, bk_xent_bwd_args)            \
-    BK_SLOT(fakequant_fwd, bk_fakequant_fwd_args)  \
-    BK_SLOT(fakequant_bwd, bk_fakequant_bwd_args)  \
-    BK_SLOT(dynquant_fwd, bk_dynquant_fwd_args)    \
-    BK_SLOT(dynquant_bwd, bk_dynquant_bwd_args)    \
-    BK_SLOT(fit_steps, bk_fit_steps_args)          \
-    BK_SLOT(gptq, bk_gptq_args)                    \
-    BK_SLOT(minmax, bk_minmax_args)                \
-    BK_SLOT(absmax, bk_absmax_args)                \
-    BK_SLOT(sqerr, bk_sqerr_args)                  \
-    BK_SLOT(rowdot, bk_rowdot_args)                \
-    BK_SLOT(adamw, bk_adamw_args)                  \
-    BK_SLOT(floor, bk_floor_args)                  \
-    BK_SLOT(sumsq, bk_sumsq_args)                  \
-    BK_SLOT(finite, bk_finite_args)                \
-    BK_SLOT(fill, bk_fill_args)                    \
-    BK_SLOT(scale, bk_scale_args)                  \
-    BK_SLOT(gemm_f64, bk_gemm_f64_args)            \
-    BK_SLOT(gram, bk_gram_args)                    \
-    BK_SLOT(cholesky, bk_cholesky_args)            \
-    BK_SLOT(trtri, bk_trtri_args)                  \
+#define BK_SLOTS(BK_SLOT)                                 \
+    BK_SLOT(gemm, bk_gemm_args)                           \
+    BK_SLOT(bias_fwd, bk_bias_fwd_args)                   \
+    BK_SLOT(bias_bwd, bk_bias_bwd_args)                   \
+    BK_SLOT(rmsnorm_fwd, bk_rmsnorm_fwd_args)             \
+    BK_SLOT(rmsnorm_bwd, bk_rmsnorm_bwd_args)             \
+    BK_SLOT(rope, bk_rope_args)                           \
+    BK_SLOT(attention_fwd, bk_attention_fwd_args)         \
+    BK_SLOT(attention_bwd, bk_attention_bwd_args)         \
+    BK_SLOT(score_err, bk_score_err_args)                 \
+    BK_SLOT(swiglu_fwd, bk_swiglu_fwd_args)               \
+    BK_SLOT(swiglu_bwd, bk_swiglu_bwd_args)               \
+    BK_SLOT(add, bk_add_args)                             \
+    BK_SLOT(axpy, bk_axpy_args)                           \
+    BK_SLOT(mul, bk_mul_args)                             \
+    BK_SLOT(quotient_fwd, bk_quotient_fwd_args)           \
+    BK_SLOT(quotient_bwd, bk_quotient_bwd_args)           \
+    BK_SLOT(logistic_fwd, bk_logistic_fwd_args)           \
+    BK_SLOT(logistic_bwd, bk_logistic_bwd_args)           \
+    BK_SLOT(embedding_fwd, bk_embedding_fwd_args)         \
+    BK_SLOT(embedding_bwd, bk_embedding_bwd_args)         \
+    BK_SLOT(hadamard, bk_hadamard_args)                   \
+    BK_SLOT(rotate_heads, bk_rotate_heads_args)           \
+    BK_SLOT(loss_fwd, bk_loss_fwd_args)                   \
+    BK_SLOT(loss_bwd, bk_loss_bwd_args)                   \
+    BK_SLOT(xent_fwd, bk_xent_fwd_args)                   \
+    BK_SLOT(xent_bwd, bk_xent_bwd_args)                   \
+    BK_SLOT(fakequant_fwd, bk_fakequant_fwd_args)         \
+    BK_SLOT(fakequant_bwd, bk_fakequant_bwd_args)         \
+    BK_SLOT(dynquant_fwd, bk_dynquant_fwd_args)           \
+    BK_SLOT(dynquant_bwd, bk_dynquant_bwd_args)           \
+    BK_SLOT(fit_steps, bk_fit_steps_args)                 \
+    BK_SLOT(gptq, bk_gptq_args)                           \
+    BK_SLOT(round_penalty_fwd, bk_round_penalty_fwd_args) \
+    BK_SLOT(round_penalty_bwd, bk_round_penalty_bwd_args) \
+    BK_SLOT(minmax, bk_minmax_args)                       \
+    BK_SLOT(absmax, bk_absmax_args)                       \
+    BK_SLOT(sqerr, bk_sqerr_args)                         \
+    BK_SLOT(rowdot, bk_rowdot_args)                       \
+    BK_SLOT(adamw, bk_adamw_args)                         \
+    BK_SLOT(signsgd, bk_signsgd_args)                     \
+    BK_SLOT(clamp, bk_clamp_args)                         \
+    BK_SLOT(floor, bk_floor_args)                         \
+    BK_SLOT(sumsq, bk_sumsq_args)                         \
+    BK_SLOT(finite, bk_finite_args)                       \
+    BK_SLOT(fill, bk_fill_args)                           \
+    BK_SLOT(scale, bk_scale_args)                         \
+    BK_SLOT(gemm_f64, bk_gemm_f64_args)                   \
+    BK_SLOT(gram, bk_gram_args)                           \
+    BK_SLOT(cholesky, bk_cholesky_args)                   \
+    BK_SLOT(trtri, bk_trtri_args)                         \
     BK_SLOT(eigh, bk_eigh_args)
 
 typedef enum bk_slot {

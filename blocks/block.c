@@ -114,7 +114,9 @@ static bk_status make_weights(bk_block *b, const bk_block_quant *quant, bk_error
         if (!quant) continue;
         bk_qshape shape = {.rows = dim[0], .cols = dim[1], .name = bk_linear_name[i]};
         BK_TRY(bk_qinst_setup(&b->wq[i], &quant->weight, &shape, err));
-        if (b->wq[i].q) BK_TRY(b->wq[i].q->params(b->wq[i].state.bytes, b->params, name));
+        if (!b->wq[i].q) continue;
+        bk_params_set_rule(b->params, BK_GROUP_ROUND, b->wq[i].q->rule);
+        BK_TRY(b->wq[i].q->params(b->wq[i].state.bytes, b->params, name));
     }
     return BK_OK;
 }
@@ -131,12 +133,24 @@ static bk_status make_sites(bk_block *b, const bk_block_quant *quant, bk_error *
     return BK_OK;
 }
 
-static bk_status make_norms(bk_block *b, bk_error *err)
+static bool of_heads(int norm)
+{
+    return norm == BK_NORM_Q || norm == BK_NORM_K;
+}
+
+static bk_status make_trained_norms(bk_block *b, bk_error *err)
+{
+    for (int i = 0; b->train_norms && i < BK_NORM_COUNT; i++)
+        if (!of_heads(i) && !(b->norm[i] = bk_params_add(b->params, bk_norm_name[i], BK_GROUP_WEIGHT, false, 1, &b->cfg.hidden)))
+            return err->code;
+    return BK_OK;
+}
+
+static bk_status make_constant_norms(bk_block *b, bk_error *err)
 {
     for (int i = 0; i < BK_NORM_COUNT; i++) {
-        bool head = i == BK_NORM_Q || i == BK_NORM_K;
-        if (head && !b->cfg.qk_norm) continue;
-        BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, (int64_t[]){head ? b->cfg.head_dim : b->cfg.hidden},
+        if (b->norm[i] || (of_heads(i) && !b->cfg.qk_norm)) continue;
+        BK_TRY(bk_tensor_create(b->be, b->be->dtype, 1, (int64_t[]){of_heads(i) ? b->cfg.head_dim : b->cfg.hidden},
                                 bk_norm_name[i], &b->norm[i], err));
     }
     return BK_OK;
@@ -157,10 +171,12 @@ static bk_status build(bk_block *b, const bk_block_options *opt, bk_error *err)
         return bk_fail(err, BK_EINVAL, "%lld tokens and a prefix of %lld go beyond the model's %lld positions",
                        (long long)opt->tokens, (long long)opt->prefix_len, (long long)b->cfg.max_positions);
     if (!(b->params = bk_params_new(b->be, err))) return BK_ENOMEM;
+    bk_params_set_rule(b->params, BK_GROUP_CONSTANT, BK_RULE_CONSTANT);
     BK_TRY(make_weights(b, opt->quant, err));
+    BK_TRY(make_trained_norms(b, err));
     BK_TRY(make_sites(b, opt->quant, err));
     BK_TRY(bk_params_commit(b->params, opt->trained));
-    BK_TRY(make_norms(b, err));
+    BK_TRY(make_constant_norms(b, err));
     BK_TRY(make_prefix(b, err));
     BK_TRY(make_transforms(b, opt, err));
     return bk_rope_table(b->be, &b->cfg, positions, &b->rope, err);
@@ -175,6 +191,7 @@ bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config 
     b->be = be;
     b->cfg = *cfg;
     b->prefix_len = opt->prefix_len;
+    b->train_norms = opt->train_norms;
     bk_status st = build(b, opt, err);
     if (st) bk_block_free(b);
     else *out = b;
@@ -185,7 +202,8 @@ void bk_block_free(bk_block *b)
 {
     if (!b) return;
     for (int i = 0; i < BK_W_COUNT; i++) bk_tensor_destroy(b->be, b->b[i]);
-    for (int i = 0; i < BK_NORM_COUNT; i++) bk_tensor_destroy(b->be, b->norm[i]);
+    for (int i = 0; i < BK_NORM_COUNT; i++)
+        if (of_heads(i) || !b->train_norms) bk_tensor_destroy(b->be, b->norm[i]);
     bk_tensor_destroy(b->be, b->rope);
     bk_tensor_destroy(b->be, b->r3_h);
     bk_tensor_destroy(b->be, b->r4_h);
@@ -332,8 +350,18 @@ bk_tensor *bk_block_resume(bk_ctx *ctx, bk_block *b, const bk_block_values *valu
     return NULL;
 }
 
+bk_status bk_block_round(bk_ctx *ctx, bk_block *b)
+{
+    for (int i = 0; i < BK_W_COUNT && !bk_ctx_measuring(ctx); i++) {
+        bk_qinst *q = &b->wq[i];
+        if (q->q && q->on && q->q->harden) BK_TRY(q->q->harden(ctx, q->state.bytes));
+    }
+    return BK_OK;
+}
+
 bk_status bk_block_harden(bk_ctx *ctx, bk_block *b)
 {
+    BK_TRY(bk_block_round(ctx, b));
     for (int i = 0; i < BK_W_COUNT; i++) {
         bk_qinst *q = &b->wq[i];
         if (!q->q || !q->on) continue;

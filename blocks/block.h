@@ -45,10 +45,11 @@ typedef struct bk_block_values {
 typedef struct bk_block {
     const bk_backend *be;
     bk_config cfg;
-    bk_params *params;               /* weights (BK_GROUP_WEIGHT), quantizer parameters (BK_GROUP_QUANT) */
+    bk_params *params;               /* weights (BK_GROUP_WEIGHT), quantizer parameters (the other groups) */
     bk_tensor *w[BK_W_COUNT];        /* [out, in], in params: "w_q" ... */
     bk_tensor *b[BK_W_COUNT];        /* [out]; constant; NULL where the model has none */
-    bk_tensor *norm[BK_NORM_COUNT];  /* gains; constant; norm_q, norm_k NULL where the model has none */
+    bk_tensor *norm[BK_NORM_COUNT];  /* gains; norm_q, norm_k NULL where the model has none */
+    bool train_norms;                /* norm_attn and norm_mlp are in params; else constant, as the other two always are */
     bk_qinst wq[BK_W_COUNT];
     bk_qinst site[BK_SITE_COUNT];    /* q NULL at observed sites */
     bk_tensor *rope;                 /* [positions, d]: cos, sin */
@@ -71,6 +72,7 @@ typedef struct bk_block_options {
     int64_t prefix_len;
     int64_t tokens;                        /* longest sequence it will see, prefix not counted */
     bool trained;                          /* with gradients, moments and a best copy */
+    bool train_norms;                      /* gains of norm_attn and norm_mlp among the parameters, in BK_GROUP_WEIGHT */
 } bk_block_options;
 
 /* BK_EINVAL / BK_ESHAPE for quantizers that do not fit the shapes, when prefix and tokens go beyond the model's
@@ -97,8 +99,10 @@ bk_tensor *bk_block_forward_values(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_bl
 /* Runs on from one of the quantized sites with values of an earlier pass (which stay as they are). */
 bk_tensor *bk_block_resume(bk_ctx *ctx, bk_block *b, const bk_block_values *values, bk_site_id from);
 
-/* Replaces the weights by their quantized values and switches their quantizers off: what the model computes stays the
- * same to the bit. */
+/* Makes soft rounding of the weights' quantizers that are on hard: their parameters change, and the weights they give. Nothing in a dry run. */
+bk_status bk_block_round(bk_ctx *ctx, bk_block *b) BK_MUST_USE;
+/* Replaces the weights by their quantized values, rounded hard, and switches their quantizers off: what the model computes stays the same to
+ * the bit, but for soft rounding. */
 bk_status bk_block_harden(bk_ctx *ctx, bk_block *b) BK_MUST_USE;
 
 /* cos and sin of all positions 0 .. positions-1 as [positions, d] (f64 angles), for bk_rope. */

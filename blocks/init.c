@@ -337,6 +337,16 @@ static bk_status search_weights(initializer *in)
     return BK_OK;
 }
 
+/* Values that a weight decides, now that its step is known. */
+static bk_status begin_weights(initializer *in)
+{
+    for (int w = 0; w < BK_W_COUNT; w++) {
+        bk_qinst *q = &in->b->wq[w];
+        if (to_init(in, w) && q->q->begin) BK_TRY(q->q->begin(in->ctx, q->state.bytes, in->b->w[w]));
+    }
+    return BK_OK;
+}
+
 /* --- all of it --- */
 
 static bk_status allocate_site(initializer *in, int site, int64_t *room)
@@ -394,6 +404,7 @@ static bk_status run(initializer *in)
     if (!in->opt->keep_weights) BK_TRY(bk_block_init_weights(in->ctx, b, in->err));
     if (in->opt->search) BK_TRY(search_weights(in));
     if (in->opt->search) BK_TRY(search_sites(in));
+    BK_TRY(begin_weights(in));
     bk_block_quantize(b, true, true);
     return BK_OK;
 }

@@ -14,7 +14,7 @@ static bk_status each(const bk_block *b, int64_t layer, bool weights, bk_store *
         char path[192];
         bk_tensor *t = bk_params_at(b->params, i, &group);
         int64_t n = bk_numel(t);
-        if (group != BK_GROUP_QUANT && !(weights && group == BK_GROUP_WEIGHT)) continue;
+        if (group == BK_GROUP_WEIGHT && !weights) continue;
         snprintf(path, sizeof path, "/blocks/%03lld/%s", (long long)layer, t->name);
         float *buf = malloc((size_t)n * sizeof *buf);
         bk_status st = buf ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for %s", t->name);

@@ -4,7 +4,8 @@
 
 #include "blocks/block.h"
 
-/* Writes every parameter of BK_GROUP_QUANT as /blocks/NNN/<name>, f32; with `weights`, for an initialisation that changes them, those too. */
+/* Writes every parameter but those of BK_GROUP_WEIGHT, which a source has, as /blocks/NNN/<name>, f32; with `weights`, for an initialisation that
+ * changes them, those too. */
 bk_status bk_params_save(const bk_block *b, int64_t layer, bool weights, const char *path, bk_error *err) BK_MUST_USE;
 /* Reads them back; a parameter that is absent or of another shape is BK_EFORMAT. */
 bk_status bk_params_load(bk_block *b, int64_t layer, bool weights, const char *path, bk_error *err) BK_MUST_USE;

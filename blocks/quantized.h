@@ -21,7 +21,7 @@ typedef struct bk_quantized_info {
     const char *scheme, *model;          /* for people; may be NULL */
 } bk_quantized_info;
 
-/* Writes the shard of one layer into DIR: the block as trained, before bk_block_harden. */
+/* Writes the shard of one layer into DIR: the block as trained, before bk_block_harden. Soft rounding becomes hard (bk_block_round). */
 bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, const char *dir, bk_error *err) BK_MUST_USE;
 /* Its path; index = number of layers: the shard of the rest. */
 void bk_quantized_path(char *to, size_t size, const char *dir, int64_t index, int64_t layers);

@@ -192,6 +192,7 @@ bk_status bk_quantized_write_block(bk_ctx *ctx, bk_block *b, int64_t layer, cons
     shard s = {.ctx = ctx, .b = b, .layer = layer, .err = err};
     bk_quantized_path(path, sizeof path, dir, layer, b->cfg.layers);
     BK_TRY(measure_codes(&s));
+    BK_TRY(bk_block_round(ctx, b));
     BK_TRY(bk_st_writer_new(path, &s.w, err));
     bk_status st = declare(&s);
     if (!st) st = put(&s);

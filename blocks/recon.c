@@ -76,13 +76,27 @@ static bk_status read_loss(trainer *t, const bk_tensor *loss, double *out)
     return BK_OK;
 }
 
-static bk_status gradients(trainer *t, int64_t n, const float *const *data, bk_tensor **loss)
+/* Penalties of the weights' quantizers, which count in sums over channels where the loss is a mean (quantizer.h); NULL: none. */
+static bk_tensor *penalties(trainer *t, double progress)
+{
+    bk_tensor *sum = NULL;
+    for (int w = 0; w < BK_W_COUNT; w++) {
+        bk_qinst *q = &t->b->wq[w];
+        bk_tensor *one = q->q && q->on && q->q->penalty ? q->q->penalty(t->ctx, q->state.bytes, progress) : NULL;
+        if (one) sum = sum ? bk_add(t->ctx, sum, one) : one;
+    }
+    return sum ? bk_scale(t->ctx, sum, 1 / (double)t->width, 1 / (double)t->width) : NULL;
+}
+
+/* *loss is without penalties. */
+static bk_status gradients(trainer *t, int64_t n, const float *const *data, double progress, bk_tensor **loss)
 {
     bk_step_begin(t->ctx);
     BK_TRY(bk_params_zero_grad(t->ctx, t->b->params));
-    *loss = student_loss(t, n, data);
+    bk_tensor *all = *loss = student_loss(t, n, data), *penalty = penalties(t, progress);
+    for (int i = 0; penalty && i < t->n_targets; i++) all = bk_add(t->ctx, all, penalty); /* their mean has it once */
     BK_TRY(bk_ctx_status(t->ctx));
-    return back_propagate(t, *loss);
+    return back_propagate(t, all);
 }
 
 /* --- the numeric guard: notes what was not finite, and clears the error unless strict --- */
@@ -112,9 +126,30 @@ static bk_status check_finite(trainer *t, int64_t step, double loss, const doubl
 
 /* --- steps and epochs --- */
 
+/* What moves BK_GROUP_ROUND: the rule of the weights' quantizer, NULL where it has nothing there. */
+static const bk_quantizer *rounder(const bk_block *b)
+{
+    for (int i = 0; i < bk_params_count(b->params); i++) {
+        int group;
+        bk_params_at(b->params, i, &group);
+        if (group == BK_GROUP_ROUND) return b->wq[0].q;
+    }
+    return NULL;
+}
+
+static double round_rate(const trainer *t, int64_t step, int64_t all)
+{
+    const bk_quantizer *q = rounder(t->b);
+    double given = t->opt->lr_round;
+    if (!q) return 0;
+    if (q->rule == BK_RULE_SIGN) return (given > 0 ? given : 1 / (double)all) * (1 - (double)step / (double)all);
+    return given > 0 ? given : 1e-3;
+}
+
 static void rates(const trainer *t, int64_t step, int64_t all, double lr[BK_MAX_GROUPS])
 {
     memset(lr, 0, BK_MAX_GROUPS * sizeof *lr);
+    lr[BK_GROUP_ROUND] = t->scale * round_rate(t, step, all);
     lr[BK_GROUP_QUANT] = bk_cosine_lr(t->scale * t->opt->lr_quant, t->opt->lr_min_factor, step, all);
     lr[BK_GROUP_WEIGHT] = bk_cosine_lr(t->scale * t->opt->lr_weight, t->opt->lr_min_factor, step, all);
 }
@@ -135,6 +170,7 @@ static bk_status update(trainer *t, int64_t step, int64_t all, double loss, bk_e
     t->grad_norms[e->n_steps++] = total;
     e->lr_quant = lr[BK_GROUP_QUANT];
     e->lr_weight = lr[BK_GROUP_WEIGHT];
+    e->lr_round = lr[BK_GROUP_ROUND];
     return BK_OK;
 }
 
@@ -163,7 +199,7 @@ static bk_status train_epoch(trainer *t, int64_t first_step, int64_t all, bk_epo
         double value;
         BK_TRY(read_batch(t, t->order, i, t->samples, &n, data));
         if (t->guarded) continue; /* the read ahead must end before anything else begins */
-        BK_TRY(gradients(t, n, data, &loss));
+        BK_TRY(gradients(t, n, data, (double)step / (double)all, &loss));
         BK_TRY(read_loss(t, loss, &value));
         BK_TRY(update(t, step, all, value, e));
         if (t->hooks->watch && t->hooks->watch->step) BK_TRY(t->hooks->watch->step(t->hooks->watch->user, step + 1, all, t->err));
@@ -174,7 +210,7 @@ static bk_status train_epoch(trainer *t, int64_t first_step, int64_t all, bk_epo
     return BK_OK;
 }
 
-static bk_status validate(trainer *t, double *out)
+static bk_status validate_as_it_is(trainer *t, double *out)
 {
     const int64_t *samples = t->opt->n_val ? t->order + t->samples : t->order;
     int64_t count = t->opt->n_val ? t->opt->n_val : t->samples;
@@ -192,6 +228,23 @@ static bk_status validate(trainer *t, double *out)
     }
     *out = sum / (double)count;
     return BK_OK;
+}
+
+static bool rounds_softly(const bk_block *b)
+{
+    for (int w = 0; w < BK_W_COUNT; w++)
+        if (b->wq[w].q && b->wq[w].on && b->wq[w].q->harden) return true;
+    return false;
+}
+
+/* Soft rounding is judged by what it becomes, and goes on as it was. */
+static bk_status validate(trainer *t, double *out)
+{
+    if (!rounds_softly(t->b)) return validate_as_it_is(t, out);
+    BK_TRY(bk_params_set_aside(t->b->params));
+    BK_TRY(bk_block_round(t->ctx, t->b));
+    BK_TRY(validate_as_it_is(t, out));
+    return bk_params_take_back(t->b->params);
 }
 
 /* Fisher-Yates with counter-based numbers: the order depends on seed and epoch alone. */
@@ -261,11 +314,11 @@ static bk_status train(trainer *t)
 static bk_status measure(trainer *t, int64_t batch)
 {
     bk_tensor *loss;
-    double norm[BK_MAX_GROUPS], lr[BK_MAX_GROUPS] = {1, 1, 0, 0};
+    double norm[BK_MAX_GROUPS], lr[BK_MAX_GROUPS] = {1, 1, 1, 0};
     int64_t floored = 0;
     bk_ctx_measure(t->ctx);
     bk_ctx_record(t->ctx, true);
-    BK_TRY(gradients(t, batch, NULL, &loss));
+    BK_TRY(gradients(t, batch, NULL, 1, &loss)); /* at the end there are penalties if ever */
     BK_TRY(bk_params_grad_norm(t->ctx, t->b->params, norm));
     BK_TRY(bk_params_check_grad(t->ctx, t->b->params));
     BK_TRY(bk_params_scale_grad(t->ctx, t->b->params, 1));

@@ -114,7 +114,8 @@ static bk_status make_block(const estimator *e, bool quantized, bool trained, in
     bk_block_options opt = {.quant = quantized ? &e->quant : NULL,
                             .r3 = bk_rotation_r3(e->rotation),
                             .r4 = bk_rotation_r4(e->rotation),
-                            .prefix_len = e->prefix, .tokens = tokens, .trained = trained};
+                            .prefix_len = e->prefix, .tokens = tokens, .trained = trained,
+                            .train_norms = trained && e->c->train.norms};
     return bk_block_create(out, &e->dry, e->cfg, &opt, e->err);
 }
 

@@ -134,7 +134,7 @@ bk_watch bk_watch_progress(bk_progress *p)
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)
 {
     if (!q) return false;
-    return init->search || bk_is_static(&q->activation) || bk_is_static(&q->key) || bk_is_static(&q->value);
+    return init->search || bk_qspec_needs_range(&q->activation) || bk_qspec_needs_range(&q->key) || bk_qspec_needs_range(&q->value);
 }
 
 bool bk_run_needs_calibration(const bk_run_config *c)

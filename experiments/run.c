@@ -34,7 +34,8 @@ bk_status bk_run_block(bk_run *r, bool quantized, bool hardened, bool trained, i
     bk_block_quant quant = r->quant;
     if (hardened) quant.weight.bits = 16;
     bk_block_options opt = {.quant = quantized ? &quant : NULL, .r3 = bk_source_r3(r->src), .r4 = bk_source_r4(r->src),
-                            .prefix_len = r->prefix.n, .tokens = tokens, .trained = trained};
+                            .prefix_len = r->prefix.n, .tokens = tokens, .trained = trained,
+                            .train_norms = trained && r->cfg.train.norms};
     return bk_block_create(out, r->lab.be, bk_source_config(r->src), &opt, err);
 }
 

@@ -216,7 +216,7 @@ static const char *init_row(const bk_run *r)
 {
     bool prefixed = r->prefix.n > 0;
     if (!(r->cfg.evaluate & BK_EVALUATE_ABLATION)) return "initialised";
-    if (!bk_is_static(&r->quant.activation)) return prefixed ? "+prefix" : "initialised";
+    if (!bk_qspec_needs_range(&r->quant.activation)) return prefixed ? "+prefix" : "initialised";
     return prefixed ? "static+search with prefix" : "static+search without prefix";
 }
 

@@ -34,6 +34,7 @@ static bk_status write_epoch(void *user, const bk_epoch *e, bk_error *err)
     bk_json_set(o, "val_loss", bk_json_of_num(e->val_loss));
     bk_json_set(o, "lr", bk_json_of_num(e->lr_quant));
     bk_json_set(o, "lr_weight", bk_json_of_num(e->lr_weight));
+    bk_json_set(o, "lr_round", bk_json_of_num(e->lr_round));
     bk_json_set(o, "grad_norm", bk_json_of_num(e->grad_norm));
     bk_json_set(o, "losses", numbers(e->losses, e->n_steps));
     bk_json_set(o, "grad_norms", numbers(e->grad_norms, e->n_steps));
@@ -56,6 +57,7 @@ static bk_train_options train_options(const bk_run *r)
     const bk_run_config *c = &r->cfg;
     return (bk_train_options){.epochs = c->train.epochs, .batch = c->train.batch, .n_train = r->n_train, .n_val = r->n_val,
                               .lr_quant = c->train.lr_quant, .lr_weight = c->train.lr_weight, .lr_min_factor = c->train.lr_min_factor,
+                              .lr_round = c->train.lr_round,
                               .adamw = {c->train.beta1, c->train.beta2, c->train.eps, c->train.weight_decay}, .clip_grad = c->train.clip_grad,
                               .shuffle = c->train.shuffle, .keep_last = c->train.keep == BK_KEEP_LAST, .strict = c->strict,
                               .loss = (bk_loss_kind)c->train.loss, .seed = (uint64_t)c->seed};

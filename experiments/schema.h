@@ -114,10 +114,10 @@ typedef struct bk_run_config {
     bk_block_gptq_options gptq;
     struct {
         int64_t epochs, batch;
-        double lr_quant, lr_weight, lr_min_factor;
+        double lr_quant, lr_weight, lr_round, lr_min_factor; /* lr_round 0: the rule's own */
         double beta1, beta2, eps, weight_decay;
         double clip_grad; /* 0 = off */
-        bool shuffle;
+        bool shuffle, norms;
         int loss, target, keep; /* bk_loss_kind of backends/kernels.h, bk_target_kind, bk_epoch_kept */
     } train;
     struct {
@@ -198,8 +198,6 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err) BK_MU
 bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, int64_t prefix, bk_error *err) BK_MUST_USE;
 /* The text that a sample set is read from: its own, or the training text. */
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set);
-/* Whether a way to quantize activations, keys or values has ranges that are measured beforehand, on the calibration text. */
-bool bk_is_static(const bk_qspec *q);
 /* Whether this run looks for outlier tokens. */
 bool bk_run_config_detects(const bk_run_config *c);
 /* Whether quant.skip leaves `name` (a site or linear) of `block` in full precision. */

@@ -76,15 +76,6 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
     return BK_OK;
 }
 
-/* The quantizer knows, whatever its shapes. */
-bool bk_is_static(const bk_qspec *q)
-{
-    int64_t cols = q->group ? q->group : 64;
-    bk_qshape shape = {.cols = cols, .head_dim = cols, .name = ""};
-    bk_qinst made;
-    return bk_qinst_setup(&made, q, &shape, NULL) == BK_OK && made.q && made.q->needs_range(made.state.bytes);
-}
-
 /* Which sample sets this run reads. */
 bool bk_run_config_detects(const bk_run_config *c)
 {
@@ -93,7 +84,7 @@ bool bk_run_config_detects(const bk_run_config *c)
 
 static bool uses_calibration(const bk_run_config *c)
 {
-    return bk_is_static(&c->quant.activation) || bk_is_static(&c->quant.key) || bk_is_static(&c->quant.value) || c->init.search ||
+    return bk_qspec_needs_range(&c->quant.activation) || bk_qspec_needs_range(&c->quant.key) || bk_qspec_needs_range(&c->quant.value) || c->init.search ||
            c->evaluate & BK_EVALUATE_ABLATION;
 }
 

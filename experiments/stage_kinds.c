@@ -121,7 +121,7 @@ static bool with_ablation(const bk_run_config *c)
 
 static bool with_no_prefix(const bk_run_config *c)
 {
-    return with_ablation(c) && with_prefix(c) && bk_is_static(&c->quant.activation);
+    return with_ablation(c) && with_prefix(c) && bk_qspec_needs_range(&c->quant.activation);
 }
 
 #define NONE BK_STAGE_KINDS

@@ -27,6 +27,19 @@ bk_tensor *bk_swiglu(bk_ctx *ctx, bk_tensor *gate, bk_tensor *up);
 /* y = a + b, same shapes.  Gradients: both. */
 bk_tensor *bk_add(bk_ctx *ctx, bk_tensor *a, bk_tensor *b);
 
+/* y = a b, element by element, same shapes.  Gradients: both. */
+bk_tensor *bk_mul(bk_ctx *ctx, bk_tensor *a, bk_tensor *b);
+
+/* y = alpha a / b, element by element, same shapes; b must not hold zeros.  Gradients: both. */
+bk_tensor *bk_quotient(bk_ctx *ctx, double alpha, bk_tensor *a, bk_tensor *b);
+
+/* y = value x; what comes back is gradient dy.  (1, g): x itself, whose gradient is scaled by g, as LSQ (arXiv 1902.08153, sec. 2.2) does with
+ * its steps.  Gradient: x. */
+bk_tensor *bk_scale(bk_ctx *ctx, bk_tensor *x, double value, double gradient);
+
+/* y = sigmoid(x) / sigmoid(at), exactly 1 where x = at.  Gradient: x. */
+bk_tensor *bk_logistic(bk_ctx *ctx, bk_tensor *x, double at);
+
 /* y = table[ids].  table [V, C], ids i32 [...] -> [..., C].  Gradient: table. */
 bk_tensor *bk_embedding(bk_ctx *ctx, bk_tensor *table, bk_tensor *ids);
 
@@ -49,12 +62,16 @@ bk_tensor *bk_cross_entropy(bk_ctx *ctx, bk_tensor *logits, bk_tensor *target);
 
 /* Uniform fake-quantization with stored steps: PrefixQuant eq. 1-2 (bk_fakequant_fwd_args).
  * x [..., C] in groups of `group` along the last dimension.  per_row: x is a weight [out, in], s, z [out, in/group];
- * else s, z [C/group], shared by all rows.  z NULL = symmetric.  Gradients: x, s, z (straight-through, EfficientQAT/LSQ).  Saves nothing. */
+ * else s, z [C/group], shared by all rows.  z NULL = symmetric.  v, of x's shape, or NULL moves each value's rounding as attr->rounding says:
+ * an offset before it (SignRound) or a soft decision between down and up (AdaRound).
+ * Gradients: x, s, z, v (straight-through, EfficientQAT/LSQ; that of a soft decision is exact).  Saves nothing. */
 typedef struct bk_fakequant_attr {
     int64_t group;
     int per_row, qmin, qmax;
+    bk_rounding rounding; /* of v */
 } bk_fakequant_attr;
 bk_tensor *bk_fakequant(bk_ctx *ctx, bk_tensor *x, bk_tensor *s, bk_tensor *z, const bk_fakequant_attr *attr);
+bk_tensor *bk_fakequant_rounded(bk_ctx *ctx, bk_tensor *x, bk_tensor *s, bk_tensor *z, bk_tensor *v, const bk_fakequant_attr *attr);
 
 /* Fake-quantization with a range per row and group, scaled by gamma [1] (maximum) and beta [1] (minimum), NULL = 1 (bk_dynquant_fwd_args;
  * decisions 3, 5, 22).  x [..., C].  Gradients: x (through max and min), gamma, beta.  Saves nothing. */
@@ -63,6 +80,13 @@ typedef struct bk_dynquant_attr {
     int symmetric, qmin, qmax;
 } bk_dynquant_attr;
 bk_tensor *bk_dynquant(bk_ctx *ctx, bk_tensor *x, bk_tensor *gamma, bk_tensor *beta, const bk_dynquant_attr *attr);
+
+/* What pulls the soft decisions v of a fakequant to down or up: lambda sum (1 - |2 h(v) - 1|^beta) (bk_rounding).  v any shape -> [1].
+ * beta >= 1.  Gradient: v. */
+typedef struct bk_round_penalty_attr {
+    double lambda, beta;
+} bk_round_penalty_attr;
+bk_tensor *bk_round_penalty(bk_ctx *ctx, bk_tensor *v, const bk_round_penalty_attr *attr);
 
 /* The registry. */
 #define BK_OP(name) extern const bk_op bk_op_##name;

@@ -3,14 +3,6 @@
  * Sources: PrefixQuant (arXiv 2410.05265) eq. 1-2; EfficientQAT (arXiv 2407.11062), block phase. */
 #include "quant/steps.h"
 
-static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
-{
-    if (spec->granularity != BK_PER_CHANNEL && spec->granularity != BK_PER_GROUP)
-        return bk_fail(err, BK_EINVAL, "%s: affine weights are per channel or per group, not per %s", shape->name,
-                       bk_granularity_name[spec->granularity]);
-    return bk_steps_setup(st, spec, shape, spec->granularity == BK_PER_GROUP ? spec->group : shape->cols, err);
-}
-
 const bk_quantizer bk_quantizer_affine = {
     .struct_size = sizeof(bk_quantizer),
     .abi = BK_QUANTIZER_ABI,
@@ -18,7 +10,7 @@ const bk_quantizer bk_quantizer_affine = {
     .about = "weights: trained steps (and zero points) per channel or group",
     .for_weights = true,
     .state_size = sizeof(bk_steps),
-    .setup = setup,
+    .setup = bk_steps_setup_place,
     .params = bk_steps_params,
     .units = bk_steps_units,
     .needs_range = bk_steps_needs_range,

@@ -24,7 +24,7 @@ extern const char *const bk_granularity_name[BK_GRANULARITY_COUNT]; /* tensor ch
 
 /* How one tensor is quantized: the values of a config's quant.weight, quant.activation, quant.key, quant.value. */
 typedef struct bk_qspec {
-    char quantizer[16]; /* affine | static | dynamic */
+    char quantizer[16]; /* a name of quantizers.def */
     int bits;           /* 2 .. 8; 16 = not quantized */
     bool symmetric;
     bool restricted;    /* step: restricted, s = max / (2^(N-1) - 1), instead of full, 2 max / (2^N - 1) (decision 2) */
@@ -63,10 +63,11 @@ typedef struct bk_quantizer {
     size_t state_size; /* <= BK_QUANTIZER_STATE_MAX */
     const bk_option *options; /* NULL: none */
     int n_options;
-    bk_update_rule rule; /* of its learnables in BK_GROUP_ROUND; those of the other groups always AdamW */
+    bk_update_rule rule; /* for weights: of its learnables in BK_GROUP_ROUND; those of the other groups always AdamW */
     /* BK_EINVAL / BK_ESHAPE with a message for specs and shapes that it cannot do. */
     bk_status (*setup)(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err);
-    /* Declares learnables through bk_params_add: names "<prefix>.step" etc., lr group 0. */
+    /* Declares parameters through bk_params_add, "<prefix>.step" etc.: BK_GROUP_QUANT for what moves with the steps, BK_GROUP_ROUND for what a
+     * rule or a learning rate of its own moves (weights only), BK_GROUP_CONSTANT for what `apply` needs and nothing moves. */
     bk_status (*params)(void *st, bk_params *p, const char *prefix);
     /* Number of independent units: parameter indices (rows x groups, heads) or 1; NULL range means that init needs none. */
     int64_t (*units)(const void *st);
@@ -75,15 +76,16 @@ typedef struct bk_quantizer {
     bk_status (*init)(bk_ctx *ctx, void *st, const float *lo, const float *hi);
     /* One point of the search grid: unit i gets factor[i] times the step (or the clipping factors) that init gave it. */
     bk_status (*factors)(bk_ctx *ctx, void *st, const float *factor);
-    /* Optional: values that the weight w decides (soft rounding, a step from its mean), after init and search. */
+    /* Optional: values that the weight w decides (soft rounding, a step from its mean), after init and search. Weights only. */
     bk_status (*begin)(bk_ctx *ctx, void *st, const bk_tensor *w);
     /* Fake-quantized x; records nodes when the context records. */
     bk_tensor *(*apply)(bk_ctx *ctx, void *st, bk_tensor *x);
-    /* Optional: [1], added to the loss of a training step; progress 0 .. 1 through the training of the block. */
+    /* Optional: [1], added to the loss of a training step in units of the squared error summed over the channels of a token (the driver divides it by
+     * their number, since its loss is their mean); progress 0 .. 1 through the training of the block. NULL: none at this time. */
     bk_tensor *(*penalty)(bk_ctx *ctx, void *st, double progress);
-    /* Optional: soft rounding becomes hard; from here on `apply` gives what `codes` gives. */
+    /* Optional: soft rounding becomes hard, in its parameters; from here on `apply` gives what `codes` gives. */
     bk_status (*harden)(bk_ctx *ctx, void *st);
-    /* Integer codes of a weight; NULL for quantizers without stored steps. */
+    /* Integer codes of a weight, of soft ones when they are hard; NULL for quantizers without stored steps. */
     bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out);
 } bk_quantizer;
 
@@ -117,6 +119,8 @@ typedef struct bk_qinst {
 
 /* Finds the quantizer of spec and sets the instance up, switched on, an automatic group size found; bits >= 16 leaves q NULL. Unknown names are BK_EINVAL with the known ones. */
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err) BK_MUST_USE;
+/* Whether a quantizer of activations wants their ranges measured beforehand: its steps are stored. */
+bool bk_qspec_needs_range(const bk_qspec *spec);
 /* x itself when there is no quantizer or it is off. */
 bk_tensor *bk_qinst_apply(bk_ctx *ctx, bk_qinst *i, bk_tensor *x);
 

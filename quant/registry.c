@@ -78,6 +78,15 @@ bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *sha
     return BK_OK;
 }
 
+bool bk_qspec_needs_range(const bk_qspec *spec)
+{
+    int64_t cols = spec->group > 0 ? spec->group : 64;
+    bk_qshape shape = {.cols = cols, .head_dim = cols, .name = "activations"};
+    bk_qinst i;
+    bk_error err = {0};
+    return bk_qinst_setup(&i, spec, &shape, &err) == BK_OK && i.q && i.q->needs_range(i.state.bytes);
+}
+
 bk_tensor *bk_qinst_apply(bk_ctx *ctx, bk_qinst *i, bk_tensor *x)
 {
     return i->q && i->on ? i->q->apply(ctx, i->state.bytes, x) : x;

@@ -28,6 +28,27 @@ bk_status bk_steps_setup(bk_steps *q, const bk_qspec *spec, const bk_qshape *sha
     return BK_OK;
 }
 
+static int64_t group_of_weights(const bk_qspec *spec, const bk_qshape *shape)
+{
+    return spec->granularity == BK_PER_CHANNEL ? shape->cols : spec->granularity == BK_PER_GROUP ? spec->group : 0;
+}
+
+static int64_t group_of_activations(const bk_qspec *spec, const bk_qshape *shape)
+{
+    return spec->granularity == BK_PER_TENSOR ? shape->cols : spec->granularity == BK_PER_HEAD ? shape->head_dim
+           : spec->granularity == BK_PER_GROUP ? spec->group : 0;
+}
+
+bk_status bk_steps_setup_place(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
+{
+    const char *grain = bk_granularity_name[spec->granularity];
+    int64_t group = shape->rows ? group_of_weights(spec, shape) : group_of_activations(spec, shape);
+    if (group < 1 && shape->rows)
+        return bk_fail(err, BK_EINVAL, "%s: %s weights are per channel or per group, not per %s", shape->name, spec->quantizer, grain);
+    if (group < 1) return bk_fail(err, BK_EINVAL, "%s: %s steps cannot be per %s here", shape->name, spec->quantizer, grain);
+    return bk_steps_setup(st, spec, shape, group, err);
+}
+
 int64_t bk_steps_units(const void *st)
 {
     const bk_steps *q = st;
@@ -40,20 +61,31 @@ bool bk_steps_needs_range(const void *st)
     return true;
 }
 
+bk_tensor *bk_steps_param(const bk_steps *q, bk_params *p, const char *prefix, const char *name, int group, bool positive)
+{
+    char full[128];
+    int64_t dim[2] = {q->rows, q->cols / q->attr.group};
+    snprintf(full, sizeof full, "%s.%s", prefix, name);
+    return bk_params_add(p, full, group, positive, q->rows ? 2 : 1, q->rows ? dim : dim + 1);
+}
+
+bk_status bk_steps_declare(bk_steps *q, bk_params *p, const char *prefix, int group)
+{
+    q->s = bk_steps_param(q, p, prefix, "step", group, true);
+    q->z = q->symmetric ? NULL : bk_steps_param(q, p, prefix, "zero", group, false);
+    q->base = bk_steps_param(q, p, prefix, "base", BK_GROUP_CONSTANT, false);
+    return q->s && q->base && (q->symmetric || q->z) ? BK_OK : BK_ENOMEM;
+}
+
 bk_status bk_steps_params(void *st, bk_params *p, const char *prefix)
 {
-    bk_steps *q = st;
-    char name[128];
-    int64_t groups = q->cols / q->attr.group, dim[2] = {q->rows, groups};
-    int ndim = q->rows ? 2 : 1;
-    const int64_t *d = q->rows ? dim : dim + 1;
-    snprintf(name, sizeof name, "%s.step", prefix);
-    q->s = bk_params_add(p, name, BK_GROUP_QUANT, true, ndim, d);
-    snprintf(name, sizeof name, "%s.zero", prefix);
-    q->z = q->symmetric ? NULL : bk_params_add(p, name, BK_GROUP_QUANT, false, ndim, d);
-    snprintf(name, sizeof name, "%s.base", prefix);
-    q->base = bk_params_add(p, name, BK_GROUP_CONSTANT, false, ndim, d);
-    return q->s && q->base && (q->symmetric || q->z) ? BK_OK : BK_ENOMEM;
+    return bk_steps_declare(st, p, prefix, BK_GROUP_QUANT);
+}
+
+bk_status bk_steps_check_range(const bk_steps *q, int64_t unit, float lo, float hi, bk_error *err)
+{
+    if (isfinite(lo) && isfinite(hi)) return BK_OK;
+    return bk_fail(err, BK_ENUMERIC, "%s: range %g..%g of unit %lld is not finite", q->name, (double)lo, (double)hi, (long long)unit);
 }
 
 #define CHUNK 256
@@ -68,9 +100,7 @@ bk_status bk_steps_init(bk_ctx *ctx, void *st, const float *lo, const float *hi)
         float s[CHUNK], z[CHUNK];
         int64_t m = n - i < CHUNK ? n - i : CHUNK;
         for (int64_t j = 0; j < m; j++) {
-            if (!isfinite(lo[i + j]) || !isfinite(hi[i + j]))
-                return bk_fail(err, BK_ENUMERIC, "%s: range %g..%g of unit %lld is not finite", q->name, (double)lo[i + j],
-                               (double)hi[i + j], (long long)(i + j));
+            BK_TRY(bk_steps_check_range(q, i + j, lo[i + j], hi[i + j], err));
             bk_step_of_range(q->bits, q->symmetric, q->restricted, lo[i + j], hi[i + j], &s[j], &z[j]);
         }
         BK_TRY(bk_write(be, q->s, i, s, m, err));
@@ -111,14 +141,21 @@ static bk_status copy_units(bk_ctx *ctx, const bk_steps *q, bk_tensor *to, const
     return BK_OK;
 }
 
-bk_status bk_steps_codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out)
+bk_status bk_steps_export(bk_ctx *ctx, const bk_steps *q, const bk_tensor *x, const bk_tensor *s, const bk_tensor *z, const bk_tensor *v,
+                          bk_codes *out)
 {
-    bk_steps *q = st;
     out->qmin = q->attr.qmin;
     if (out->codes)
         BK_TRY(bk_k_fakequant_fwd(ctx, &(bk_fakequant_fwd_args){.rows = q->rows, .cols = q->cols, .group = q->attr.group, .per_row = 1,
-                                                                .qmin = q->attr.qmin, .qmax = q->attr.qmax, .x = x->data, .s = q->s->data,
-                                                                .z = bk_data(q->z), .codes = out->codes->data}));
-    BK_TRY(copy_units(ctx, q, out->step, q->s));
-    return q->z ? copy_units(ctx, q, out->zero, q->z) : BK_OK;
+                                                                .qmin = q->attr.qmin, .qmax = q->attr.qmax, .x = x->data, .s = s->data,
+                                                                .z = bk_data(z), .codes = out->codes->data, .rounding = q->attr.rounding,
+                                                                .v = bk_data(v)}));
+    BK_TRY(copy_units(ctx, q, out->step, s));
+    return z ? copy_units(ctx, q, out->zero, z) : BK_OK;
+}
+
+bk_status bk_steps_codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out)
+{
+    const bk_steps *q = st;
+    return bk_steps_export(ctx, q, x, q->s, q->z, NULL, out);
 }

@@ -43,6 +43,33 @@ static bk_tensor *add(bk_ctx *ctx, bk_tensor **in, void *user)
     return bk_add(ctx, in[0], in[1]);
 }
 
+static bk_tensor *mul(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    (void)user;
+    return bk_mul(ctx, in[0], in[1]);
+}
+
+static bk_tensor *quotient(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    return bk_quotient(ctx, ((const bk_op_case *)user)->alpha, in[0], in[1]);
+}
+
+static bk_tensor *scale(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    double alpha = ((const bk_op_case *)user)->alpha;
+    return bk_scale(ctx, in[0], alpha, alpha);
+}
+
+static bk_tensor *logistic(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    return bk_logistic(ctx, in[0], ((const bk_op_case *)user)->alpha);
+}
+
+static bk_tensor *round_penalty(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    return bk_round_penalty(ctx, in[0], &((const bk_op_case *)user)->penalty);
+}
+
 static bk_tensor *embedding(bk_ctx *ctx, bk_tensor **in, void *user)
 {
     (void)user;
@@ -75,6 +102,13 @@ static bk_tensor *fakequant(bk_ctx *ctx, bk_tensor **in, void *user)
 {
     const bk_op_case *c = user;
     return bk_fakequant(ctx, in[0], in[1], c->in[2].name ? in[2] : NULL, &c->fakequant);
+}
+
+/* x, s, v, z: the last may be left out. */
+static bk_tensor *rounded(bk_ctx *ctx, bk_tensor **in, void *user)
+{
+    const bk_op_case *c = user;
+    return bk_fakequant_rounded(ctx, in[0], in[1], c->in[3].name ? in[3] : NULL, in[2], &c->fakequant);
 }
 
 static bk_tensor *dynquant(bk_ctx *ctx, bk_tensor **in, void *user)
@@ -129,6 +163,15 @@ const bk_op_case bk_op_cases[] = {
      .in = {IN("gate", NORMAL, 20, true, 2, 333, 77), X("up", 2, 333, 77)}},
     {"add", "plain", .graph = add, .in = {X("a", 2, 3, 7), X("b", 2, 3, 7)}},
     {"add", "tiles and tails", .wide = true, .graph = add, .in = {X("a", 2, 333, 77), X("b", 2, 333, 77)}},
+    {"mul", "plain", .graph = mul, .in = {X("a", 2, 3, 7), X("b", 2, 3, 7)}},
+    {"mul", "tiles and tails", .wide = true, .graph = mul, .in = {X("a", 2, 333, 77), X("b", 2, 333, 77)}},
+    {"quotient", "plain", .graph = quotient, .alpha = 15, .in = {X("a", 2, 3, 7), IN("b", STEP, 0.5, true, 2, 3, 7)}},
+    {"quotient", "tiles and tails", .wide = true, .graph = quotient, .alpha = 3,
+     .in = {X("a", 2, 333, 77), IN("b", STEP, 0.5, true, 2, 333, 77)}},
+    {"scale", "plain", .graph = scale, .alpha = -0.3, .in = {X("x", 2, 3, 7)}},
+    {"scale", "tiles and tails", .wide = true, .graph = scale, .alpha = 1.7, .in = {X("x", 2, 333, 77)}},
+    {"logistic", "plain", .graph = logistic, .alpha = 4, .in = {IN("x", NORMAL, 3, true, 2, 3, 7)}},
+    {"logistic", "tiles and tails", .wide = true, .graph = logistic, .alpha = -1, .in = {IN("x", NORMAL, 20, true, 2, 333, 77)}},
     {"embedding", "repeated", .graph = embedding, .in = {X("table", 2, 5, 3), IN("ids", IDS, 5, false, 2, 2, 6)}},
     {"embedding", "tiles and tails", .wide = true, .graph = embedding,
      .in = {X("table", 2, 31, 65), IN("ids", IDS, 31, false, 2, 2, 301)}},
@@ -164,22 +207,40 @@ const bk_op_case bk_op_cases[] = {
      .in = {IN("logits", NORMAL, 3, true, 2, 4, 6), IN("target", IDS, 6, false, 1, 4)}},
     {"cross_entropy", "tiles and tails", .wide = true, .graph = cross_entropy,
      .in = {IN("logits", NORMAL, 20, true, 2, 70, 333), IN("target", IDS, 333, false, 1, 70)}},
-    {"fakequant", "weight, symmetric", .graph = fakequant, .fakequant = {6, 1, -2, 1},
+    {"fakequant", "weight, symmetric", .graph = fakequant, .fakequant = {6, 1, -2, 1, 0},
      .in = {X("x", 2, 3, 6), IN("s", STEP, 0.5, true, 1, 3)}},
-    {"fakequant", "weight groups, asymmetric", .graph = fakequant, .fakequant = {4, 1, 0, 3},
+    {"fakequant", "weight groups, asymmetric", .graph = fakequant, .fakequant = {4, 1, 0, 3, 0},
      .in = {X("x", 2, 4, 8), IN("s", STEP, 0.5, true, 2, 4, 2), IN("z", ZERO, 3, true, 2, 4, 2)}},
-    {"fakequant", "tensor, symmetric", .graph = fakequant, .fakequant = {8, 0, -8, 7},
+    {"fakequant", "tensor, symmetric", .graph = fakequant, .fakequant = {8, 0, -8, 7, 0},
      .in = {X("x", 3, 2, 3, 8), IN("s", STEP, 0.25, true, 1, 1)}},
-    {"fakequant", "heads, asymmetric", .graph = fakequant, .fakequant = {3, 0, 0, 7},
+    {"fakequant", "heads, asymmetric", .graph = fakequant, .fakequant = {3, 0, 0, 7, 0},
      .in = {X("x", 3, 2, 3, 9), IN("s", STEP, 0.25, true, 1, 3), IN("z", ZERO, 7, true, 1, 3)}},
-    {"fakequant", "weight, tiles and tails", .wide = true, .graph = fakequant, .fakequant = {32, 1, 0, 15},
+    {"fakequant", "weight, tiles and tails", .wide = true, .graph = fakequant, .fakequant = {32, 1, 0, 15, 0},
      .in = {X("x", 2, 101, 96), IN("s", STEP, 0.3, true, 2, 101, 3), IN("z", ZERO, 15, true, 2, 101, 3)}},
-    {"fakequant", "odd weight, symmetric", .wide = true, .graph = fakequant, .fakequant = {77, 1, -8, 7},
+    {"fakequant", "odd weight, symmetric", .wide = true, .graph = fakequant, .fakequant = {77, 1, -8, 7, 0},
      .in = {X("x", 2, 65, 77), IN("s", STEP, 0.3, true, 1, 65)}},
-    {"fakequant", "tensor, tiles and tails", .wide = true, .graph = fakequant, .fakequant = {77, 0, -8, 7},
+    {"fakequant", "tensor, tiles and tails", .wide = true, .graph = fakequant, .fakequant = {77, 0, -8, 7, 0},
      .in = {X("x", 3, 2, 301, 77), IN("s", STEP, 0.3, true, 1, 1)}},
-    {"fakequant", "heads, tiles and tails", .wide = true, .graph = fakequant, .fakequant = {20, 0, 0, 15},
+    {"fakequant", "heads, tiles and tails", .wide = true, .graph = fakequant, .fakequant = {20, 0, 0, 15, 0},
      .in = {X("x", 3, 2, 301, 60), IN("s", STEP, 0.3, true, 1, 3), IN("z", ZERO, 15, true, 1, 3)}},
+    {"fakequant", "offset, symmetric", .graph = rounded, .fakequant = {6, 1, -2, 1, BK_ROUND_OFFSET},
+     .in = {X("x", 2, 3, 6), IN("s", STEP, 0.5, true, 1, 3), IN("v", NORMAL, 0.3, true, 2, 3, 6)}},
+    {"fakequant", "offset, groups, asymmetric", .graph = rounded, .fakequant = {4, 1, 0, 3, BK_ROUND_OFFSET},
+     .in = {X("x", 2, 4, 8), IN("s", STEP, 0.5, true, 2, 4, 2), IN("v", NORMAL, 0.3, true, 2, 4, 8), IN("z", ZERO, 3, true, 2, 4, 2)}},
+    {"fakequant", "soft, symmetric", .graph = rounded, .fakequant = {6, 1, -2, 1, BK_ROUND_SOFT},
+     .in = {X("x", 2, 3, 6), IN("s", STEP, 0.5, true, 1, 3), IN("v", NORMAL, 2, true, 2, 3, 6)}},
+    {"fakequant", "soft, groups, asymmetric", .graph = rounded, .fakequant = {4, 1, 0, 3, BK_ROUND_SOFT},
+     .in = {X("x", 2, 4, 8), IN("s", STEP, 0.5, true, 2, 4, 2), IN("v", NORMAL, 2, true, 2, 4, 8), IN("z", ZERO, 3, true, 2, 4, 2)}},
+    {"fakequant", "soft, tensor", .graph = rounded, .fakequant = {8, 0, -8, 7, BK_ROUND_SOFT},
+     .in = {X("x", 2, 3, 8), IN("s", STEP, 0.25, true, 1, 1), IN("v", NORMAL, 2, true, 2, 3, 8)}},
+    {"fakequant", "offset, tiles and tails", .wide = true, .graph = rounded, .fakequant = {32, 1, 0, 15, BK_ROUND_OFFSET},
+     .in = {X("x", 2, 190, 96), IN("s", STEP, 0.3, true, 2, 190, 3), IN("v", NORMAL, 0.3, true, 2, 190, 96), IN("z", ZERO, 15, true, 2, 190, 3)}},
+    {"fakequant", "soft, tiles and tails", .wide = true, .graph = rounded, .fakequant = {77, 1, -8, 7, BK_ROUND_SOFT},
+     .in = {X("x", 2, 230, 77), IN("s", STEP, 0.3, true, 1, 230), IN("v", NORMAL, 2, true, 2, 230, 77)}},
+    {"round_penalty", "plain", .graph = round_penalty, .penalty = {0.3, 2}, .in = {IN("v", NORMAL, 2, true, 2, 3, 7)}},
+    {"round_penalty", "steep", .graph = round_penalty, .penalty = {2, 7}, .in = {IN("v", NORMAL, 2, true, 2, 3, 7)}},
+    {"round_penalty", "of order one", .graph = round_penalty, .penalty = {1, 1}, .in = {IN("v", NORMAL, 1, true, 1, 9)}},
+    {"round_penalty", "tiles and tails", .wide = true, .graph = round_penalty, .penalty = {0.01, 7.3}, .in = {IN("v", NORMAL, 2, true, 2, 333, 77)}},
     {"dynquant", "symmetric, no factor", .graph = dynquant, .dynquant = {8, 1, -8, 7}, .in = {X("x", 3, 2, 2, 8)}},
     {"dynquant", "symmetric, factor, groups", .graph = dynquant, .dynquant = {4, 1, -2, 1},
      .in = {X("x", 2, 4, 8), IN("gamma", STEP, 0.9, true, 1, 1)}},

@@ -42,6 +42,8 @@ typedef struct bk_op_case {
         bk_hadamard_attr hadamard;
         bk_fakequant_attr fakequant;
         bk_dynquant_attr dynquant;
+        bk_round_penalty_attr penalty;
+        double alpha; /* quotient, scale; logistic: at */
     };
     uint64_t seed;
 } bk_op_case;

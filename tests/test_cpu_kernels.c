@@ -214,6 +214,40 @@ static void first_bad(backend be, outputs *o)
     RUN(be, finite, &a);
 }
 
+static void factors(backend be, outputs *o)
+{
+    enum { N = 50001 };
+    float *a = numbers(N, 1, 1), *b = numbers(N, 2, 1), *dy = numbers(N, 3, 1);
+    bk_mul_args mul = {N, a, b, real_out(o, N), 0};
+    RUN(be, mul, &mul);
+    mul.accumulate = 1, mul.y = real_out(o, N);
+    RUN(be, mul, &mul);
+    for (int i = 0; i < N; i++) b[i] = 0.5f + fabsf(b[i]);
+    bk_quotient_fwd_args f = {N, 15, a, b, real_out(o, N)};
+    bk_quotient_bwd_args g = {N, 15, a, b, dy, real_out(o, N), 0};
+    RUN(be, quotient_fwd, &f);
+    RUN(be, quotient_bwd, &g);
+    g.da = 0, g.db = real_out(o, N);
+    RUN(be, quotient_bwd, &g);
+    for (int i = 0; i < N; i++) a[i] *= 20;
+    bk_logistic_fwd_args p = {N, 4, a, real_out(o, N)};
+    bk_logistic_bwd_args q = {N, 4, a, dy, real_out(o, N)};
+    RUN(be, logistic_fwd, &p);
+    RUN(be, logistic_bwd, &q);
+}
+
+static void bounded_steps(backend be, outputs *o)
+{
+    enum { N = 50001 };
+    float *g = numbers(N, 1, 1);
+    g[7] = 0.0f;
+    bk_signsgd_args s = {N, 0.1, real_out(o, N), g};
+    bk_clamp_args c = {N, -0.5, 0.7, s.p};
+    RUN(be, signsgd, &s);
+    c.p = real_out(o, N);
+    RUN(be, clamp, &c);
+}
+
 static void adamw(backend be, outputs *o)
 {
     enum { N = 20001 };
@@ -299,22 +333,51 @@ static float *steps(int64_t n, uint64_t seed)
     return s;
 }
 
-static void stored(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax)
+enum { NO_V = -1 };
+
+/* rounding NO_V: without v */
+static void stored_as(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax, int rounding)
 {
     enum { R = 193, C = 96 };
     int64_t params = (per_row ? R : 1) * (C / group);
     float *x = numbers(R * C, 1, 1.2), *s = steps(params, 2), *z = zero ? numbers(params, 3, 6) : 0, *dy = numbers(R * C, 4, 1);
     for (int64_t g = 0; g < C / group; g++) /* a half, the last code, and what rounds just out of it */
         for (int i = 0; i < 3; i++) x[g * group + i] = s[g] * ((float)qmax - 0.5f + 0.5f * (float)i);
-    bk_fakequant_fwd_args f = {R, C, group, per_row, qmin, qmax, x, s, z, real_out(o, R * C), 0, BK_FREEZE_OFF, 0};
+    const float *v = rounding == NO_V ? 0 : numbers(R * C, 5, rounding == BK_ROUND_SOFT ? 2.0 : 0.3);
+    bk_rounding how = rounding == BK_ROUND_SOFT ? BK_ROUND_SOFT : BK_ROUND_OFFSET;
+    bk_fakequant_fwd_args f = {R, C, group, per_row, qmin, qmax, x, s, z, real_out(o, R * C), 0, BK_FREEZE_OFF, 0, how, v};
     f.codes = code_out(o, R * C);
     RUN(be, fakequant_fwd, &f);
-    bk_fakequant_bwd_args b = {R, C, group, per_row, qmin, qmax, x, s, z, dy, real_out(o, R * C), 0, 0};
+    bk_fakequant_bwd_args b = {R, C, group, per_row, qmin, qmax, x, s, z, dy, real_out(o, R * C), 0, 0, how, v, 0};
     b.ds = real_out(o, params);
     if (zero) b.dz = real_out(o, params);
+    if (v) b.dv = real_out(o, R * C);
     RUN(be, fakequant_bwd, &b);
-    b.dx = 0, b.dz = 0, b.ds = real_out(o, params);
+    b.dx = 0, b.dz = 0, b.dv = 0, b.ds = real_out(o, params);
     RUN(be, fakequant_bwd, &b);
+    if (!v) return;
+    b.ds = 0, b.dv = real_out(o, R * C);
+    RUN(be, fakequant_bwd, &b);
+}
+static void stored(backend be, outputs *o, int64_t group, int per_row, int zero, int qmin, int qmax)
+{
+    stored_as(be, o, group, per_row, zero, qmin, qmax, NO_V);
+}
+static void fakequant_offset(backend be, outputs *o) { stored_as(be, o, 32, 1, 1, 0, 15, BK_ROUND_OFFSET); }
+static void fakequant_soft(backend be, outputs *o) { stored_as(be, o, 32, 1, 1, 0, 15, BK_ROUND_SOFT); }
+static void fakequant_soft_tensor(backend be, outputs *o) { stored_as(be, o, 96, 0, 0, -8, 7, BK_ROUND_SOFT); }
+
+static void round_penalty(backend be, outputs *o)
+{
+    enum { N = 40001 };
+    static const float dloss = -1.5f;
+    float *v = numbers(N, 1, 2);
+    for (double beta = 1; beta < 21; beta += 9.7) {
+        bk_round_penalty_fwd_args f = {N, 0.01 / N, beta, v, real_out(o, 1)};
+        bk_round_penalty_bwd_args b = {N, 0.3, beta, v, &dloss, real_out(o, N)};
+        RUN(be, round_penalty_fwd, &f);
+        RUN(be, round_penalty_bwd, &b);
+    }
 }
 static void fakequant_weights(backend be, outputs *o) { stored(be, o, 96, 1, 0, -8, 7); }
 static void fakequant_groups(backend be, outputs *o) { stored(be, o, 32, 1, 1, 0, 15); }
@@ -458,9 +521,11 @@ static const kernel_case cases[] = {
     CASE(gemm_forward), CASE(gemm_one_row), CASE(gemm_dx), CASE(gemm_dw), CASE(gemm_many_columns), CASE(gemm_both),
     CASE(bias), CASE(rmsnorm), CASE(rope), CASE(attention_grouped), CASE(attention_plain), CASE(attention_window),
     CASE(attention_many_heads), CASE(attention_wide), CASE(attention_one_token), CASE(score_err), CASE(swiglu),
-    CASE(flat), CASE(first_bad), CASE(adamw), CASE(embedding), CASE(hadamard_heads), CASE(hadamard_base),
-    CASE(hadamard_small), CASE(rotate_heads), CASE(loss_mse), CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine),
+    CASE(flat), CASE(factors), CASE(first_bad), CASE(adamw), CASE(bounded_steps), CASE(embedding),
+    CASE(hadamard_heads), CASE(rotate_heads), CASE(hadamard_base), CASE(hadamard_small), CASE(loss_mse),
+    CASE(loss_skip), CASE(loss_clamp), CASE(loss_normalized), CASE(loss_cosine),
     CASE(xent), CASE(fakequant_weights), CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads),
+    CASE(fakequant_offset), CASE(fakequant_soft), CASE(fakequant_soft_tensor), CASE(round_penalty),
     CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
     CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
     CASE(gemm_f64), CASE(gram), CASE(inverse_root), CASE(eigh),
@@ -546,6 +611,20 @@ START_TEST(exp_is_exact_to_two_ulp)
 }
 END_TEST
 
+START_TEST(ln_is_exact_to_two_ulp)
+{
+    for (int64_t i = 0; i <= 200000; i++) {
+        float x = (float)exp(-87.0 + 175.0 * (double)i / 200000.0), near = 1.0f + ((float)i - 100000.0f) * 1e-7f;
+        double want = log((double)x), got = (double)bk_ln(x), at_one = log((double)near);
+        ck_assert_msg(fabs(got - want) <= 2.0 * spacing(fabs(want)), "ln(%.9g) is %.9g, not %.9g", (double)x, got, want);
+        ck_assert_msg(fabs((double)bk_ln(near) - at_one) <= 2.0 * spacing(fabs(at_one)), "ln(%.9g) is %.9g", (double)near, (double)bk_ln(near));
+    }
+    ck_assert(bk_ln(1.0f) == 0.0f);
+    ck_assert(bk_power01(1.0f, 20.0f) == 1.0f);
+    ck_assert(bk_power01(0.0f, 1.0f) < 1e-30f);
+}
+END_TEST
+
 START_TEST(rounding_is_half_to_even_everywhere)
 {
     const float hard[] = {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 4194303.5f, 4194304.5f, 8388607.5f, 8388609.0f, 3e38f, -3e38f, 0.49999997f};
@@ -580,7 +659,7 @@ START_TEST(nan_passes_through_quantizers)
     const float x[4] = {1, NAN, -3, 2}, s = 0.5f;
     float stored_y[4], measured_y[4];
     int32_t codes[4];
-    bk_fakequant_fwd_args f = {1, 4, 4, 0, -8, 7, x, &s, 0, stored_y, codes, BK_FREEZE_OFF, 0};
+    bk_fakequant_fwd_args f = {1, 4, 4, 0, -8, 7, x, &s, 0, stored_y, codes, BK_FREEZE_OFF, 0, BK_ROUND_OFFSET, 0};
     bk_dynquant_fwd_args d = {1, 4, 4, 1, -8, 7, x, 0, 0, measured_y, 0, 0, codes, BK_FREEZE_OFF, 0};
     ck_assert_int_eq(bk_backend_cpu()->k.fakequant_fwd(&f, 0), BK_OK);
     ck_assert_int_eq(bk_backend_cpu()->k.dynquant_fwd(&d, 0), BK_OK);
@@ -623,6 +702,7 @@ int main(void)
     tcase_add_test(u, every_slot_is_there);
     tcase_add_test(u, swiglu_is_finite_at_the_ends);
     tcase_add_test(u, exp_is_exact_to_two_ulp);
+    tcase_add_test(u, ln_is_exact_to_two_ulp);
     tcase_add_test(u, rounding_is_half_to_even_everywhere);
     tcase_add_test(u, bad_ids_are_errors);
     tcase_add_test(u, too_little_scratch_is_an_error);

@@ -213,8 +213,9 @@ static void check_stored(bk_golden *g, const char *path)
     f.x = bk_golden_f64(g, "%s/x", path), f.s = bk_golden_f64(g, "%s/s", path), f.z = symmetric ? NULL : bk_golden_f64(g, "%s/z", path);
     f.y = y, f.codes = codes;
     ok(K.fakequant_fwd(&f, &work));
-    ok(K.fakequant_bwd(&(bk_fakequant_bwd_args){f.rows, f.cols, f.group, f.per_row, f.qmin, f.qmax, f.x, f.s, f.z,
-                                                bk_golden_f64(g, "%s/dy", path), dx, ds, symmetric ? NULL : dz},
+    ok(K.fakequant_bwd(&(bk_fakequant_bwd_args){.rows = f.rows, .cols = f.cols, .group = f.group, .per_row = f.per_row, .qmin = f.qmin,
+                                                .qmax = f.qmax, .x = f.x, .s = f.s, .z = f.z, .dy = bk_golden_f64(g, "%s/dy", path),
+                                                .dx = dx, .ds = ds, .dz = symmetric ? NULL : dz},
                        &work));
     same_codes(g, path, codes);
     same(g, path, "y", y), same(g, path, "dx", dx), same(g, path, "ds", ds);
@@ -406,6 +407,76 @@ START_TEST(rounding_and_mask_of_stored_steps)
 }
 END_TEST
 
+/* h is 1, 0 and a half at v = 10, -10 and 0; the last element is clipped: 1.5 steps are more than one. */
+START_TEST(soft_rounding_decides_between_down_and_up)
+{
+    const double x[6] = {-0.3, -0.3, -0.3, 0.8, 0.3, 0.8}, v[6] = {10, -10, 0, -10, 0, 0}, s[1] = {0.5}, dy[6] = {1, 1, 1, 1, 2, 1};
+    double y[6], dx[6] = {0}, dv[6] = {0}, ds = 0;
+    int32_t codes[6];
+    bk_fakequant_fwd_args f = {.rows = 1, .cols = 6, .group = 6, .qmin = -2, .qmax = 1, .x = x, .s = s, .y = y, .codes = codes};
+    bk_fakequant_bwd_args b = {.rows = 1, .cols = 6, .group = 6, .qmin = -2, .qmax = 1, .x = x, .s = s, .dy = dy, .dx = dx, .ds = &ds};
+    f.rounding = b.rounding = BK_ROUND_SOFT, f.v = b.v = v, b.dv = dv;
+    ok(K.fakequant_fwd(&f, &work));
+    ok(K.fakequant_bwd(&b, &work));
+    NEAR(y, 0, -0.5, -0.25, 0.5, 0.25, 0.5);
+    NEAR(dx, 1, 1, 1, 1, 2, 0);
+    NEAR(dv, 0, 0, 0.15, 0, 0.3, 0);
+    NEAR(&ds, 0.6 - 0.4 + 0.1 - 0.6 - 0.2 + 1);
+    ck_assert(codes[0] == 0 && codes[1] == -1 && codes[3] == 1);
+}
+END_TEST
+
+START_TEST(an_offset_moves_what_is_rounded)
+{
+    const double x[4] = {0.2, 0.2, -0.6, 0.7}, v[4] = {0.2, 0.05, -0.4, 0.2}, s[1] = {0.5}, dy[4] = {1, 2, 3, 4};
+    double y[4], dv[4] = {0};
+    bk_fakequant_fwd_args f = {.rows = 1, .cols = 4, .group = 4, .qmin = -2, .qmax = 1, .x = x, .s = s, .y = y, .v = v};
+    bk_fakequant_bwd_args b = {.rows = 1, .cols = 4, .group = 4, .qmin = -2, .qmax = 1, .x = x, .s = s, .dy = dy, .v = v, .dv = dv};
+    ok(K.fakequant_fwd(&f, &work));
+    ok(K.fakequant_bwd(&b, &work));
+    NEAR(y, 0.5, 0, -1, 0.5);
+    NEAR(dv, 0.5, 1, 1.5, 0);
+}
+END_TEST
+
+/* sigmoid(ln 3) = 3/4: h = 0.8, |2h - 1| = 0.6 */
+START_TEST(the_penalty_of_decisions_is_zero_at_the_ends)
+{
+    const double v[4] = {0, 10, -10, log(3)}, dloss = 3;
+    double loss, dv[4] = {0};
+    ok(K.round_penalty_fwd(&(bk_round_penalty_fwd_args){.n = 4, .lambda = 2, .beta = 2, .v = v, .loss = &loss}, &work));
+    ok(K.round_penalty_bwd(&(bk_round_penalty_bwd_args){.n = 4, .lambda = 2, .beta = 2, .v = v, .dloss = &dloss, .dv = dv}, &work));
+    NEAR(&loss, 2 * 1.64);
+    NEAR(dv, 0, 0, 0, -3 * 2 * 0.54);
+    ok(K.round_penalty_fwd(&(bk_round_penalty_fwd_args){.n = 2, .lambda = 2, .beta = 7, .v = v + 1, .loss = &loss}, &work));
+    ck_assert(loss == 0);
+}
+END_TEST
+
+START_TEST(products_quotients_signs_and_bounds)
+{
+    const double a[3] = {3, -2, 0}, b[3] = {2, 4, -1}, dy[3] = {1, 2, 3}, at[1] = {4};
+    double y[3] = {1, 1, 1}, da[3] = {0}, db[3] = {0};
+    ok(K.mul(&(bk_mul_args){3, a, b, y, 1}, &work));
+    NEAR(y, 7, -7, 1);
+    ok(K.mul(&(bk_mul_args){3, a, b, y, 0}, &work));
+    NEAR(y, 6, -8, 0);
+    ok(K.quotient_fwd(&(bk_quotient_fwd_args){3, 2, a, b, y}, &work));
+    NEAR(y, 3, -1, 0);
+    ok(K.quotient_bwd(&(bk_quotient_bwd_args){3, 2, a, b, dy, da, db}, &work));
+    NEAR(da, 1, 1, -6);
+    NEAR(db, -1.5, 0.5, 0);
+    ok(K.logistic_fwd(&(bk_logistic_fwd_args){1, 4, at, y}, &work));
+    ck_assert(y[0] == 1);
+    ok(K.logistic_bwd(&(bk_logistic_bwd_args){1, 0, (double[]){0}, dy, da}, &work));
+    NEAR(da, 1.5, 1, -6);
+    ok(K.signsgd(&(bk_signsgd_args){3, 0.5, y, a}, &work));
+    NEAR(y, 0.5, -0.5, 0);
+    ok(K.clamp(&(bk_clamp_args){3, -0.25, 0.25, y}, &work));
+    NEAR(y, 0.25, -0.25, 0);
+}
+END_TEST
+
 /* +m and -m lie on the half: qmax and qmin (decision 22). */
 START_TEST(extremes_of_a_symmetric_range)
 {
@@ -552,6 +623,10 @@ int main(void)
     tcase_add_test(closed, hadamard_is_a_kronecker_product);
     tcase_add_test(closed, heads_turn_by_the_matrix_of_their_kv_head);
     tcase_add_test(closed, rounding_and_mask_of_stored_steps);
+    tcase_add_test(closed, soft_rounding_decides_between_down_and_up);
+    tcase_add_test(closed, an_offset_moves_what_is_rounded);
+    tcase_add_test(closed, the_penalty_of_decisions_is_zero_at_the_ends);
+    tcase_add_test(closed, products_quotients_signs_and_bounds);
     tcase_add_test(closed, extremes_of_a_symmetric_range);
     tcase_add_test(closed, flat_groups_reproduce_themselves);
     tcase_add_test(closed, factors_that_leave_no_range_count_as_one);

@@ -11,7 +11,7 @@
 #define R(...) bk_real_new(ctx, (int)(sizeof(DIMS(__VA_ARGS__)) / sizeof(int64_t)), DIMS(__VA_ARGS__), "t")
 #define I(...) bk_tensor_new(ctx, BK_I32, (int)(sizeof(DIMS(__VA_ARGS__)) / sizeof(int64_t)), DIMS(__VA_ARGS__), "t")
 #define H(b, p, n) &(bk_hadamard_attr){b, p, n, 0}
-#define FQ(group, per_row, lo, hi) &(bk_fakequant_attr){group, per_row, lo, hi}
+#define FQ(group, per_row, lo, hi) &(bk_fakequant_attr){group, per_row, lo, hi, BK_ROUND_OFFSET}
 #define DQ(group, symmetric, lo, hi) &(bk_dynquant_attr){group, symmetric, lo, hi}
 
 /* label, code, part of the message, builder */
@@ -41,7 +41,7 @@
     CASE(attention_k_width, BK_ESHAPE, "[1,2,5]", bk_attention(ctx, R(1, 2, 8), R(1, 2, 5), R(1, 2, 5), NULL, NULL, 2, 1, 0))             \
     CASE(attention_k_tokens, BK_ESHAPE, "[1,3,4]", bk_attention(ctx, R(1, 2, 8), R(1, 3, 4), R(1, 3, 4), NULL, NULL, 2, 1, 0))            \
     CASE(attention_k_and_v, BK_ESHAPE, "want k and v", bk_attention(ctx, R(1, 2, 8), R(1, 2, 4), R(1, 3, 4), NULL, NULL, 2, 1, 0))        \
-    CASE(attention_half_prefix, BK_EINVAL, "come together", bk_attention(ctx, R(1, 2, 8), R(1, 2, 4), R(1, 2, 4), R(1, 3, 4), NULL, 2, 1, 0)) \
+    CASE(attention_half_prefix, BK_EINVAL, "come together", bk_attention(ctx, R(1, 2, 8), R(1, 2, 4), R(1, 2, 4), R(1, 3, 4), NULL, 2, 1, 0))\
     CASE(attention_prefix, BK_ESHAPE, "[2,3,4]", bk_attention(ctx, R(1, 2, 8), R(1, 2, 4), R(1, 2, 4), R(2, 3, 4), R(2, 3, 4), 2, 1, 0))  \
     CASE(swiglu_shapes, BK_ESHAPE, "up is [3,4]", bk_swiglu(ctx, R(3, 5), R(3, 4)))                                                       \
     CASE(add_shapes, BK_ESHAPE, "b is [5,3]", bk_add(ctx, R(3, 5), R(5, 3)))                                                              \
@@ -68,6 +68,12 @@
     CASE(cross_entropy_real_target, BK_EINVAL, "i32", bk_cross_entropy(ctx, R(4, 7), R(4)))                                               \
     CASE(fakequant_group, BK_ESHAPE, "group size 3", bk_fakequant(ctx, R(4, 8), R(4, 3), NULL, FQ(3, 1, 0, 15)))                          \
     CASE(fakequant_no_group, BK_ESHAPE, "group size 0", bk_fakequant(ctx, R(4, 8), R(4), NULL, FQ(0, 1, 0, 15)))                          \
+    CASE(fakequant_v, BK_ESHAPE, "v is [8,4]", bk_fakequant_rounded(ctx, R(4, 8), R(4), NULL, R(8, 4), FQ(8, 1, 0, 15)))                  \
+    CASE(fakequant_soft, BK_EINVAL, "soft rounding needs v",                                                                              \
+         bk_fakequant(ctx, R(4, 8), R(4), NULL, (&(bk_fakequant_attr){8, 1, 0, 15, BK_ROUND_SOFT})))                                      \
+    CASE(mul_shapes, BK_ESHAPE, "b is [3,2]", bk_mul(ctx, R(2, 3), R(3, 2)))                                                              \
+    CASE(quotient_shapes, BK_ESHAPE, "b is [3,2]", bk_quotient(ctx, 1, R(2, 3), R(3, 2)))                                                 \
+    CASE(penalty_beta, BK_EINVAL, "beta is 0.5", bk_round_penalty(ctx, R(2, 3), (&(bk_round_penalty_attr){1, 0.5})))                      \
     CASE(fakequant_codes, BK_EINVAL, "codes 7..7", bk_fakequant(ctx, R(4, 8), R(4), NULL, FQ(8, 1, 7, 7)))                                \
     CASE(fakequant_steps, BK_ESHAPE, "want 8 steps", bk_fakequant(ctx, R(4, 8), R(4), NULL, FQ(4, 1, 0, 15)))                             \
     CASE(fakequant_shared_steps, BK_ESHAPE, "want 2 steps", bk_fakequant(ctx, R(4, 8), R(4), NULL, FQ(4, 0, 0, 15)))                      \
@@ -78,7 +84,7 @@
     CASE(dynquant_gamma, BK_ESHAPE, "want [1]", bk_dynquant(ctx, R(4, 8), R(4), NULL, DQ(8, 1, -8, 7)))                                   \
     CASE(dynquant_beta, BK_ESHAPE, "want [1]", bk_dynquant(ctx, R(4, 8), R(1), R(4), DQ(8, 0, 0, 15)))
 
-#define CASE(label, code, part, builder) \
+#define CASE(label, code, part, builder)                                                                                                  \
     static bk_tensor *label(bk_ctx *ctx) { return builder; }
 CASES(CASE)
 #undef CASE

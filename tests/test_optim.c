@@ -229,6 +229,124 @@ START_TEST(moments_can_be_forgotten)
 }
 END_TEST
 
+/* Groups 0 (AdamW), 1 (signs), 3 (constant), in an order of declaration that is none of theirs. */
+typedef struct mixed {
+    const bk_backend *be;
+    bk_error err;
+    bk_params *p;
+    bk_ctx *ctx;
+    bk_tensor *c, *v, *w;
+} mixed;
+
+static void open_mixed(mixed *t, const bk_backend *be)
+{
+    *t = (mixed){.be = be};
+    double norm[BK_MAX_GROUPS];
+    int64_t floored = 0;
+    ck_assert_ptr_nonnull(t->p = bk_params_new(be, &t->err));
+    bk_params_set_rule(t->p, 1, BK_RULE_SIGN);
+    bk_params_set_rule(t->p, 3, BK_RULE_CONSTANT);
+    t->c = bk_params_add(t->p, "c", 3, false, 1, (int64_t[]){5});
+    t->v = bk_params_add(t->p, "v", 1, false, 1, (int64_t[]){20011});
+    t->w = bk_params_add(t->p, "w", 0, false, 1, (int64_t[]){7});
+    bk_params_bound(t->p, t->v, -0.25, 0.5);
+    ok(bk_params_commit(t->p, true), &t->err);
+    ck_assert_ptr_nonnull(t->ctx = bk_ctx_new(be, &t->err));
+    ok(bk_params_grad_norm(t->ctx, t->p, norm), &t->err);
+    ok(bk_params_check_grad(t->ctx, t->p), &t->err);
+    ok(bk_params_step(t->ctx, t->p, &(bk_adamw){0}, (double[]){1, 1, 1, 1}, 1, &floored), &t->err);
+    ok(bk_ctx_commit(t->ctx), &t->err);
+}
+
+static void close_mixed(mixed *t)
+{
+    bk_ctx_free(t->ctx);
+    bk_params_free(t->p);
+}
+
+static void put(mixed *t, bk_tensor *x, int64_t i, double v)
+{
+    ok(bk_write_f64(t->be, x, i, &v, 1, &t->err), &t->err);
+}
+
+static double get(mixed *t, const bk_tensor *x, int64_t i)
+{
+    double v;
+    ok(bk_read_f64(t->be, x, i, &v, 1, &t->err), &t->err);
+    return v;
+}
+
+static void move(mixed *t, double lr, int64_t step)
+{
+    int64_t floored = 0;
+    ok(bk_params_step(t->ctx, t->p, &(bk_adamw){0.9, 0.999, 1e-8, 0}, (double[BK_MAX_GROUPS]){lr, lr, lr, lr}, step, &floored), &t->err);
+}
+
+START_TEST(groups_move_by_their_rules)
+{
+    mixed t;
+    open_mixed(&t, backend(_i));
+    put(&t, t.c, 4, 3);
+    put(&t, t.w->grad, 6, 5);
+    put(&t, t.v->grad, 0, 1e-20);
+    put(&t, t.v->grad, 20010, -7);
+    ok(bk_params_start(t.p), &t.err);
+    move(&t, 0.125, 1);
+    ck_assert_msg(get(&t, t.v, 0) == -0.125 && get(&t, t.v, 20010) == 0.125 && get(&t, t.v, 1) == 0, "%g, %g, %g", get(&t, t.v, 0),
+                  get(&t, t.v, 20010), get(&t, t.v, 1));
+    ck_assert(get(&t, t.c, 4) == 3);
+    ck_assert_double_eq_tol(get(&t, t.w, 6), -0.125, 1e-6); /* the first step of AdamW is the rate */
+    ck_assert(get(&t, t.w, 5) == 0);
+    put(&t, t.w->grad, 6, -5);
+    move(&t, 0.125, 2);
+    ck_assert_double_eq_tol(get(&t, t.w, 6), -0.125 + 0.125 * 0.05 / 0.19 / 5, 1e-6); /* its moment remembers the first */
+    close_mixed(&t);
+}
+END_TEST
+
+START_TEST(bounds_hold_and_let_go)
+{
+    mixed t;
+    open_mixed(&t, backend(_i));
+    put(&t, t.v->grad, 0, 1);
+    put(&t, t.v->grad, 20010, -1);
+    ok(bk_params_start(t.p), &t.err);
+    for (int k = 1; k <= 3; k++) move(&t, 0.1875, k);
+    ck_assert(get(&t, t.v, 0) == -0.25 && get(&t, t.v, 20010) == 0.5);
+    put(&t, t.v->grad, 0, -1);
+    put(&t, t.v->grad, 20010, 1);
+    move(&t, 0.125, 4);
+    ck_assert_msg(get(&t, t.v, 0) == -0.125 && get(&t, t.v, 20010) == 0.375, "what was beyond a bound comes back late: %g, %g", get(&t, t.v, 0),
+                  get(&t, t.v, 20010));
+    close_mixed(&t);
+}
+END_TEST
+
+/* Values, gradients and best copy of all, moments of the seven. */
+START_TEST(constants_have_no_gradient_and_signs_no_moments)
+{
+    mixed t;
+    open_mixed(&t, backend(_i));
+    ck_assert(!t.c->requires_grad && !t.c->grad && t.v->requires_grad && t.v->grad && t.w->requires_grad);
+    ck_assert_uint_eq(bk_params_bytes(t.p), (3 * (5 + 20011 + 7) + 2 * 7) * bk_dtype_size(t.be->dtype));
+    close_mixed(&t);
+}
+END_TEST
+
+START_TEST(values_set_aside_come_back)
+{
+    mixed t;
+    open_mixed(&t, backend(_i));
+    put(&t, t.v, 9, 0.25), put(&t, t.c, 1, 2), put(&t, t.w, 3, -1);
+    ok(bk_params_start(t.p), &t.err);
+    ok(bk_params_set_aside(t.p), &t.err);
+    put(&t, t.v, 9, 0.5), put(&t, t.c, 1, 7), put(&t, t.w, 3, 8);
+    ok(bk_params_take_back(t.p), &t.err);
+    ck_assert(get(&t, t.v, 9) == 0.25 && get(&t, t.c, 1) == 2 && get(&t, t.w, 3) == -1);
+    close_mixed(&t);
+}
+END_TEST
+
 START_TEST(the_rate_is_a_cosine)
 {
     ck_assert(bk_cosine_lr(1, 10, 0, 30) == 1);
@@ -254,6 +372,10 @@ int main(void)
     tcase_add_loop_test(t, norms_are_per_group_and_scale, 0, BACKENDS);
     tcase_add_loop_test(t, what_is_not_finite_is_named, 0, BACKENDS);
     tcase_add_loop_test(t, moments_can_be_forgotten, 0, BACKENDS);
+    tcase_add_loop_test(t, groups_move_by_their_rules, 0, BACKENDS);
+    tcase_add_loop_test(t, bounds_hold_and_let_go, 0, BACKENDS);
+    tcase_add_loop_test(t, constants_have_no_gradient_and_signs_no_moments, 0, BACKENDS);
+    tcase_add_loop_test(t, values_set_aside_come_back, 0, BACKENDS);
     tcase_add_test(t, the_rate_is_a_cosine);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

@@ -41,6 +41,7 @@ static int all_uses(use *out, int room)
         u.spec = bk_tiny_spec(u.q->name, bits[k / 2 % 4], k / 8 % 2, (bk_granularity)(k / 32 % BK_GRANULARITY_COUNT), 16);
         u.spec.clip = true;
         u.spec.restricted = k / 16 % 2;
+        bk_qspec_defaults(&u.spec);
         bk_qinst q;
         bk_error err = {0};
         bk_qshape shape = {.rows = u.weights ? ROWS : 0, .cols = COLS, .head_dim = u.weights ? 0 : HEAD, .name = "x"};
@@ -53,7 +54,8 @@ static int all_uses(use *out, int room)
     return n;
 }
 
-/* An instance with its parameters, initialised on x [ROWS, COLS], and what it makes of it. */
+/* An instance with its parameters, initialised on x [ROWS, COLS], and what it makes of it. Soft rounding is hard unless `train`. What `begin` puts
+ * in place of min-max values is not: those are what most laws are about. */
 typedef struct run {
     const bk_backend *be;
     use u;
@@ -102,6 +104,28 @@ static void pass(run *r)
     ok(bk_backward(r->ctx, r->y, dy), &r->err);
 }
 
+static bool is_soft(const run *r)
+{
+    return r->q.q->harden != NULL;
+}
+
+static void begin(run *r)
+{
+    if (r->q.q->begin && r->u.weights) ok(r->q.q->begin(r->ctx, r->q.state.bytes, r->x), &r->err);
+}
+
+static void harden(run *r)
+{
+    if (is_soft(r)) ok(r->q.q->harden(r->ctx, r->q.state.bytes), &r->err);
+}
+
+/* Decisions of soft rounding for the present x. */
+static void settle(run *r)
+{
+    if (is_soft(r)) begin(r);
+    if (!r->train) harden(r);
+}
+
 static void open_run(run *r, const bk_backend *be, const use *u, const float x[N], bool train)
 {
     int64_t dim[2] = {ROWS, COLS};
@@ -109,6 +133,8 @@ static void open_run(run *r, const bk_backend *be, const use *u, const float x[N
     bk_qshape shape = {.rows = u->weights ? ROWS : 0, .cols = COLS, .head_dim = u->weights ? 0 : HEAD, .name = "x"};
     ok(bk_qinst_setup(&r->q, &u->spec, &shape, &r->err), &r->err);
     ck_assert_ptr_nonnull(r->p = bk_params_new(be, &r->err));
+    bk_params_set_rule(r->p, BK_GROUP_ROUND, r->q.q->rule);
+    bk_params_set_rule(r->p, BK_GROUP_CONSTANT, BK_RULE_CONSTANT);
     ok(r->q.q->params(r->q.state.bytes, r->p, "x"), &r->err);
     ok(bk_params_commit(r->p, true), &r->err);
     ck_assert_ptr_nonnull(r->ctx = bk_ctx_new(be, &r->err));
@@ -122,6 +148,7 @@ static void open_run(run *r, const bk_backend *be, const use *u, const float x[N
     ranges(r, x, lo, hi);
     bool range = r->q.q->needs_range(r->q.state.bytes);
     ok(r->q.q->init(r->ctx, r->q.state.bytes, range ? lo : NULL, range ? hi : NULL), &r->err);
+    settle(r);
     pass(r);
     ok(bk_ctx_commit(r->ctx), &r->err);
     pass(r);
@@ -246,7 +273,7 @@ START_TEST(eight_bits_are_nearly_the_identity)
 }
 END_TEST
 
-/* With stored steps, what has been quantized stays as it is. */
+/* With stored steps, what has been quantized stays as it is; soft rounding decides anew. */
 static void idempotent(const bk_backend *be, const use *u)
 {
     float x[N];
@@ -257,6 +284,7 @@ static void idempotent(const bk_backend *be, const use *u)
     if (r.q.q->needs_range(r.q.state.bytes)) {
         values(&r, r.y, y);
         ok(bk_write_f64(be, r.x, 0, y, N, &r.err), &r.err);
+        settle(&r);
         pass(&r);
         values(&r, r.y, again);
         for (int i = 0; i < N; i++) ck_assert_msg(y[i] == again[i], "%s on %s: %.9g became %.9g", u->what, be->name, y[i], again[i]);
@@ -270,6 +298,29 @@ START_TEST(quantizing_twice_changes_nothing)
 }
 END_TEST
 
+/* What a quantizer exports, in tensors that bk_tensor_destroy takes. */
+static bk_codes export(run *r)
+{
+    bk_codes out = {.codes = NULL};
+    int64_t units = r->q.q->units(r->q.state.bytes);
+    ok(bk_tensor_create(r->be, BK_I32, 2, r->x->dim, "codes", &out.codes, &r->err), &r->err);
+    ok(bk_tensor_create(r->be, r->be->dtype, 1, &units, "step", &out.step, &r->err), &r->err);
+    if (!r->u.spec.symmetric) ok(bk_tensor_create(r->be, r->be->dtype, 1, &units, "zero", &out.zero, &r->err), &r->err);
+    bk_ctx_record(r->ctx, false);
+    bk_ctx_measure(r->ctx);
+    ok(r->q.q->codes(r->ctx, r->q.state.bytes, r->x, &out), &r->err);
+    ok(bk_ctx_commit(r->ctx), &r->err);
+    ok(r->q.q->codes(r->ctx, r->q.state.bytes, r->x, &out), &r->err);
+    return out;
+}
+
+/* As a reader of files decodes: zero points are rounded and kept in the range of codes. */
+static float decoded(const use *u, int32_t code, float step, float zero)
+{
+    float top = (float)((1 << u->spec.bits) - 1), z = u->spec.symmetric ? 0 : fminf(fmaxf(rintf(zero), 0), top);
+    return ((float)code - z) * step;
+}
+
 static void codes_give_apply(const bk_backend *be, const use *u)
 {
     float x[N];
@@ -277,26 +328,26 @@ static void codes_give_apply(const bk_backend *be, const use *u)
     int32_t c[N];
     int lo, hi;
     run r;
-    bk_codes out = {.codes = NULL};
     if (!u->q->codes || !u->weights) return;
     random_values(x, 1);
     open_run(&r, be, u, x, false);
     values(&r, r.y, y);
     bk_code_range(u->spec.bits, u->spec.symmetric, &lo, &hi);
-    ok(bk_tensor_create(be, BK_I32, 2, r.x->dim, "codes", &out.codes, &r.err), &r.err);
-    ok(u->q->codes(r.ctx, r.q.state.bytes, r.x, &out), &r.err);
+    bk_codes out = export(&r);
     ok(bk_read_i32(be, out.codes, 0, c, N, &r.err), &r.err);
-    float *s = bk_tiny_read(be, bk_params_find(r.p, "x.step")), *z = u->spec.symmetric ? NULL : bk_tiny_read(be, bk_params_find(r.p, "x.zero"));
+    float *s = bk_tiny_read(be, out.step), *z = out.zero ? bk_tiny_read(be, out.zero) : NULL;
     int64_t group = group_of(u);
     ck_assert_int_eq(out.qmin, lo);
     for (int i = 0; i < N; i++) {
-        float want = ((float)c[i] - (z ? z[i / group] : 0)) * s[i / group];
+        float want = decoded(u, c[i], s[i / group], z ? z[i / group] : 0);
         ck_assert_msg(c[i] >= lo && c[i] <= hi, "%s on %s: code %d", u->what, be->name, c[i]);
         if (be->dtype == BK_F32) ck_assert_msg((double)want == y[i], "%s on %s: code %d gives %.9g, apply %.9g", u->what, be->name, c[i], (double)want, y[i]);
     }
     free(s);
     free(z);
     bk_tensor_destroy(be, out.codes);
+    bk_tensor_destroy(be, out.step);
+    bk_tensor_destroy(be, out.zero);
     close_run(&r);
 }
 
@@ -315,6 +366,7 @@ static void has_gradients(const bk_backend *be, const use *u)
     open_run(&r, be, u, x, true);
     for (int64_t i = 0; i < r.q.q->units(r.q.state.bytes); i++) factor[i] = 0.7f; /* something must be clipped: zero points move nowhere else */
     ok(r.q.q->factors(r.ctx, r.q.state.bytes, factor), &r.err);
+    settle(&r);
     pass(&r);
     bool any = false;
     for (int i = 0; i < bk_params_count(r.p); i++) {
@@ -374,6 +426,260 @@ START_TEST(factors_multiply_what_init_gave)
 }
 END_TEST
 
+/* --- soft rounding, first values from the weight --- */
+
+/* All parameters, one after the other. */
+static void state(run *r, float *out, int64_t room)
+{
+    int64_t at = 0;
+    for (int i = 0; i < bk_params_count(r->p); i++) {
+        const bk_tensor *t = bk_params_at(r->p, i, NULL);
+        int64_t n = bk_numel(t);
+        ck_assert_int_le(at + n, room);
+        ok(bk_read(r->be, t, 0, out + at, n, &r->err), &r->err);
+        at += n;
+    }
+    for (; at < room; at++) out[at] = 0;
+}
+
+enum { STATE = 4 * N };
+
+static void begins_alike(const bk_backend *be, const use *u)
+{
+    float x[N], first[STATE], second[STATE];
+    run r;
+    if (!u->q->begin || !u->weights) return;
+    random_values(x, 1);
+    open_run(&r, be, u, x, true);
+    begin(&r);
+    state(&r, first, STATE);
+    harden(&r); /* whatever was there before */
+    begin(&r);
+    state(&r, second, STATE);
+    ck_assert_msg(!memcmp(first, second, sizeof first), "%s on %s: begin gave two states of one weight", u->what, be->name);
+    pass(&r);
+    double y[N];
+    values(&r, r.y, y);
+    for (int i = 0; i < N; i++) ck_assert_msg(isfinite(y[i]), "%s on %s: %g", u->what, be->name, y[i]);
+    close_run(&r);
+}
+
+START_TEST(begin_depends_on_the_weight_alone)
+{
+    for_all(begins_alike, backend(_i));
+}
+END_TEST
+
+/* The weight itself, as long as it is inside the range; hard, what rounding to nearest gives. */
+static void begins_with_the_weight(const bk_backend *be, const use *u)
+{
+    float x[N];
+    double soft[N], hard[N], nearest[N];
+    run r, plain;
+    use affine = *u;
+    if (!u->q->harden) return;
+    random_values(x, 1);
+    open_run(&r, be, u, x, true);
+    values(&r, r.y, soft);
+    harden(&r);
+    pass(&r);
+    values(&r, r.y, hard);
+    affine.q = bk_quantizer_find("affine");
+    strcpy(affine.spec.quantizer, "affine");
+    open_run(&plain, be, &affine, x, false);
+    values(&plain, plain.y, nearest);
+    int moved = 0;
+    for (int i = 0; i < N; i++) {
+        ck_assert_msg(hard[i] == nearest[i], "%s on %s: %g became %g, rounded to nearest it is %g", u->what, be->name, (double)x[i], hard[i], nearest[i]);
+        moved += fabs(soft[i] - (double)x[i]) > 2e-3 * fabs((double)x[i]) + 1e-4;
+    }
+    ck_assert_msg(moved <= N / 8, "%s on %s: soft rounding moved %d of %d weights", u->what, be->name, moved, N);
+    close_run(&plain);
+    close_run(&r);
+}
+
+START_TEST(soft_rounding_begins_with_the_weight)
+{
+    for_all(begins_with_the_weight, backend(_i));
+}
+END_TEST
+
+static double penalty_at(run *r, double progress)
+{
+    double v;
+    bk_ctx_record(r->ctx, false);
+    bk_ctx_measure(r->ctx);
+    bk_tensor *t = r->q.q->penalty(r->ctx, r->q.state.bytes, progress);
+    ok(bk_ctx_commit(r->ctx), &r->err);
+    if (!t) return 0;
+    t = r->q.q->penalty(r->ctx, r->q.state.bytes, progress);
+    ok(bk_ctx_status(r->ctx), &r->err);
+    ck_assert_int_eq(bk_numel(t), 1);
+    ok(bk_read_f64(r->be, t, 0, &v, 1, &r->err), &r->err);
+    return v;
+}
+
+static void penalty_ends(const bk_backend *be, const use *u)
+{
+    float x[N];
+    run r;
+    if (!u->q->penalty) return;
+    random_values(x, 1);
+    open_run(&r, be, u, x, true);
+    double first = penalty_at(&r, 0), middle = penalty_at(&r, 0.5), last = penalty_at(&r, 1);
+    ck_assert_msg(first == 0 && middle > 0 && last > 0, "%s on %s: penalties %g, %g, %g", u->what, be->name, first, middle, last);
+    harden(&r);
+    ck_assert_msg(penalty_at(&r, 0.5) == 0 && penalty_at(&r, 1) == 0, "%s on %s: what is hard is penalised", u->what, be->name);
+    close_run(&r);
+}
+
+START_TEST(penalties_end_when_rounding_is_hard)
+{
+    for_all(penalty_ends, backend(_i));
+}
+END_TEST
+
+static void hardens_once(const bk_backend *be, const use *u)
+{
+    float x[N], once[STATE], twice[STATE];
+    run r;
+    if (!u->q->harden) return;
+    random_values(x, 1);
+    open_run(&r, be, u, x, false);
+    state(&r, once, STATE);
+    harden(&r);
+    state(&r, twice, STATE);
+    ck_assert_msg(!memcmp(once, twice, sizeof once), "%s on %s: hardening twice changed something", u->what, be->name);
+    close_run(&r);
+}
+
+START_TEST(hard_stays_hard)
+{
+    for_all(hardens_once, backend(_i));
+}
+END_TEST
+
+/* --- training --- */
+
+enum { TOKENS = 48, STEPS = 60 };
+
+/* A linear whose weight (or input) is quantized, against the same linear as it was. */
+typedef struct lesson {
+    run r;
+    bk_tensor *in, *w, *target; /* inputs of the linear; its weight; what it gave */
+} lesson;
+
+static bk_tensor *lesson_loss(lesson *t)
+{
+    run *r = &t->r;
+    bk_tensor *x = r->u.weights ? t->in : bk_qinst_apply(r->ctx, &r->q, t->in), *w = r->u.weights ? bk_qinst_apply(r->ctx, &r->q, t->w) : t->w;
+    return bk_recon_loss(r->ctx, BK_LOSS_MSE, bk_linear(r->ctx, x, w, NULL), t->target);
+}
+
+/* Correlated inputs: what one rounding spoils another can mend. */
+static void open_lesson(lesson *t, const bk_backend *be, const use *u)
+{
+    float w[N], in[TOKENS * COLS], out[TOKENS * ROWS];
+    random_values(w, 1);
+    for (int i = 0; i < TOKENS; i++) {
+        double common = bk_rng_normal(21, BK_RNG_TEST, (uint64_t)i);
+        for (int c = 0; c < COLS; c++) in[i * COLS + c] = (float)(common + 0.3 * bk_rng_normal(22, BK_RNG_TEST, (uint64_t)(i * COLS + c)));
+    }
+    for (int i = 0; i < TOKENS * ROWS; i++) {
+        out[i] = 0;
+        for (int c = 0; c < COLS; c++) out[i] += in[i / ROWS * COLS + c] * w[i % ROWS * COLS + c];
+    }
+    float x[N];
+    memcpy(x, u->weights ? w : in, sizeof x);
+    *t = (lesson){.in = NULL};
+    open_run(&t->r, be, u, x, true);
+    bk_error *err = &t->r.err;
+    ok(bk_tensor_create(be, be->dtype, 3, (int64_t[]){1, TOKENS, COLS}, "in", &t->in, err), err);
+    ok(bk_tensor_create(be, be->dtype, 2, (int64_t[]){ROWS, COLS}, "w", &t->w, err), err);
+    ok(bk_tensor_create(be, be->dtype, 3, (int64_t[]){1, TOKENS, ROWS}, "target", &t->target, err), err);
+    ok(bk_write(be, t->in, 0, in, TOKENS * COLS, err), err);
+    ok(bk_write(be, t->w, 0, w, N, err), err);
+    ok(bk_write(be, t->target, 0, out, TOKENS * ROWS, err), err);
+    for (int i = 0; i < N; i++) x[i] = 0.8f; /* ranges that are too narrow: there is something to learn */
+    ok(t->r.q.q->factors(t->r.ctx, t->r.q.state.bytes, x), err);
+    begin(&t->r);
+}
+
+static void close_lesson(lesson *t)
+{
+    bk_tensor_destroy(t->r.be, t->in);
+    bk_tensor_destroy(t->r.be, t->w);
+    bk_tensor_destroy(t->r.be, t->target);
+    close_run(&t->r);
+}
+
+/* Gradients of the loss with its penalty, and one update. */
+static void teach(lesson *t, int k, const double rate[2])
+{
+    run *r = &t->r;
+    double progress = (double)k / STEPS, lr[BK_MAX_GROUPS] = {0};
+    int64_t floored = 0;
+    bk_step_begin(r->ctx);
+    bk_ctx_record(r->ctx, true);
+    ok(bk_params_zero_grad(r->ctx, r->p), &r->err);
+    bk_tensor *loss = lesson_loss(t), *penalty = r->q.q->penalty ? r->q.q->penalty(r->ctx, r->q.state.bytes, progress) : NULL;
+    if (penalty) loss = bk_add(r->ctx, loss, bk_scale(r->ctx, penalty, 1.0 / ROWS, 1.0 / ROWS));
+    ok(bk_ctx_status(r->ctx), &r->err);
+    ok(bk_backward(r->ctx, loss, NULL), &r->err);
+    lr[BK_GROUP_QUANT] = rate[0];
+    lr[BK_GROUP_ROUND] = r->q.q->rule == BK_RULE_SIGN ? (1 - progress) * rate[1] : 0.1;
+    ok(bk_params_step(r->ctx, r->p, &(bk_adamw){0.9, 0.999, 1e-8, 0}, lr, k + 1, &floored), &r->err);
+}
+
+/* The loss with hard rounding. */
+static double mark(lesson *t)
+{
+    run *r = &t->r;
+    double v;
+    ok(bk_params_set_aside(r->p), &r->err);
+    harden(r);
+    bk_step_begin(r->ctx);
+    bk_ctx_record(r->ctx, false);
+    bk_tensor *loss = lesson_loss(t);
+    ok(bk_ctx_status(r->ctx), &r->err);
+    ok(bk_read_f64(r->be, loss, 0, &v, 1, &r->err), &r->err);
+    ok(bk_params_take_back(r->p), &r->err);
+    return v;
+}
+
+/* Losses before, and the least while it was trained. */
+static void course(const bk_backend *be, const use *u, const double rate[2], double *first, double *best)
+{
+    lesson t;
+    open_lesson(&t, be, u);
+    bk_ctx_measure(t.r.ctx);
+    teach(&t, STEPS - 1, rate);
+    ok(bk_ctx_commit(t.r.ctx), &t.r.err);
+    ok(bk_params_start(t.r.p), &t.r.err);
+    *first = *best = mark(&t);
+    for (int k = 0; k < STEPS; k++) {
+        teach(&t, k, rate);
+        *best = fmin(*best, mark(&t));
+    }
+    close_lesson(&t);
+}
+
+/* Rates of what AdamW and what signs move. Steps are small where there are many codes, logits are not; signs move a range by so many codes that
+ * they do harm to 8 bits in this few steps. */
+static void learns(const bk_backend *be, const use *u)
+{
+    double first, a, b;
+    course(be, u, (double[]){0.1 / (1 << u->spec.bits), 1.0 / STEPS}, &first, &a);
+    course(be, u, (double[]){0.1, 0.02 / STEPS}, &first, &b);
+    ck_assert_msg(fmin(a, b) < 0.99 * first, "%s on %s: the loss was %g and is %g at best", u->what, be->name, first, fmin(a, b));
+}
+
+START_TEST(training_lowers_the_loss)
+{
+    for_all(learns, backend(_i));
+}
+END_TEST
+
 /* A row of zeros among others, and nothing but zeros (cases of the field: 3). */
 static void zeros(const bk_backend *be, const use *u)
 {
@@ -385,20 +691,22 @@ static void zeros(const bk_backend *be, const use *u)
     for (int all = 0; all < 2; all++) {
         if (all) memset(x, 0, sizeof x);
         open_run(&r, be, u, x, true);
-        values(&r, r.y, y);
-        for (int i = 0; i < N; i++) {
-            ck_assert_msg(isfinite(y[i]), "%s on %s: %g", u->what, be->name, y[i]);
-            ck_assert_msg(x[i] != 0 || y[i] == 0, "%s on %s: zero became %g", u->what, be->name, y[i]);
-        }
         for (int i = 0; i < bk_params_count(r.p); i++) {
             const bk_tensor *t = bk_params_at(r.p, i, NULL);
-            float *s = bk_tiny_read(be, t), *g = bk_tiny_read(be, t->grad);
+            float *s = bk_tiny_read(be, t), *g = t->grad ? bk_tiny_read(be, t->grad) : NULL;
             for (int64_t k = 0; k < bk_numel(t); k++) {
-                ck_assert_msg(isfinite(g[k]), "%s on %s: gradient of %s", u->what, be->name, t->name);
+                ck_assert_msg(!g || isfinite(g[k]), "%s on %s: gradient of %s", u->what, be->name, t->name);
                 if (all && strstr(t->name, ".step")) ck_assert_msg(s[k] == 1, "%s on %s: the step of zeros is %g", u->what, be->name, (double)s[k]);
             }
             free(s);
             free(g);
+        }
+        harden(&r);
+        pass(&r);
+        values(&r, r.y, y);
+        for (int i = 0; i < N; i++) {
+            ck_assert_msg(isfinite(y[i]), "%s on %s: %g", u->what, be->name, y[i]);
+            ck_assert_msg(x[i] != 0 || y[i] == 0, "%s on %s: zero became %g", u->what, be->name, y[i]);
         }
         close_run(&r);
     }
@@ -702,6 +1010,28 @@ START_TEST(bad_specs_are_refused_with_a_reason)
 }
 END_TEST
 
+START_TEST(options_have_defaults)
+{
+    bk_qspec spec = bk_tiny_spec("adaround", 4, true, BK_PER_CHANNEL, 0);
+    for (int i = 0; i < BK_OPTIONS_MAX; i++) spec.option[i] = 7;
+    bk_qspec_defaults(&spec);
+    ck_assert(spec.option[0] == 0.01 && spec.option[1] == 20 && spec.option[2] == 2 && spec.option[3] == 0.2 && spec.option[4] == 0);
+    strcpy(spec.quantizer, "affine");
+    bk_qspec_defaults(&spec);
+    for (int i = 0; i < BK_OPTIONS_MAX; i++) ck_assert(spec.option[i] == 0);
+}
+END_TEST
+
+START_TEST(who_needs_ranges_is_known_without_a_shape)
+{
+    bk_qspec a = bk_tiny_spec("static", 4, true, BK_PER_TENSOR, 0), b = bk_tiny_spec("dynamic", 4, true, BK_PER_TOKEN, 0),
+             c = bk_tiny_spec("lsq", 4, false, BK_PER_GROUP, 48), d = bk_tiny_spec("static", 16, true, BK_PER_TENSOR, 0),
+             e = bk_tiny_spec("lsq", 4, true, BK_PER_HEAD, 0);
+    ck_assert(bk_qspec_needs_range(&a) && bk_qspec_needs_range(&c) && bk_qspec_needs_range(&e));
+    ck_assert(!bk_qspec_needs_range(&b) && !bk_qspec_needs_range(&d));
+}
+END_TEST
+
 START_TEST(the_registry_is_sound)
 {
     for (int i = 0; i < bk_quantizer_count; i++) {
@@ -710,6 +1040,14 @@ START_TEST(the_registry_is_sound)
         bk_error err = {0};
         ok(bk_quantizer_check(q, &err), &err);
         ck_assert(q->codes || !q->for_weights);
+        ck_assert(!q->harden || q->begin);   /* decisions begin somewhere */
+        ck_assert(!q->penalty || q->harden); /* a penalty ends with them */
+        ck_assert_int_le(q->n_options, BK_OPTIONS_MAX);
+        for (int k = 0; k < q->n_options; k++) {
+            const bk_option *o = &q->options[k];
+            ck_assert_msg(o->initial >= o->min && o->initial <= o->max && *o->about, "%s.%s", q->name, o->name);
+            for (int j = 0; j < k; j++) ck_assert_str_ne(o->name, q->options[j].name);
+        }
     }
     ck_assert_ptr_null(bk_quantizer_find("none"));
 }
@@ -743,6 +1081,14 @@ int main(void)
     tcase_add_loop_test(t, every_learnable_gets_a_gradient, 0, BACKENDS);
     tcase_add_loop_test(t, factors_multiply_what_init_gave, 0, BACKENDS);
     suite_add_tcase(s, t);
+    t = tcase_create("soft rounding and training");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, begin_depends_on_the_weight_alone, 0, BACKENDS);
+    tcase_add_loop_test(t, soft_rounding_begins_with_the_weight, 0, BACKENDS);
+    tcase_add_loop_test(t, penalties_end_when_rounding_is_hard, 0, BACKENDS);
+    tcase_add_loop_test(t, hard_stays_hard, 0, BACKENDS);
+    tcase_add_loop_test(t, training_lowers_the_loss, 1, BACKENDS - 1);
+    suite_add_tcase(s, t);
     t = tcase_create("edges");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, zeros_stay_zero, 0, BACKENDS);
@@ -760,6 +1106,8 @@ int main(void)
     tcase_add_test(t, automatic_groups_are_heads_or_powers_of_two);
     tcase_add_test(t, effective_bits_count_steps_and_zeros);
     tcase_add_test(t, bad_specs_are_refused_with_a_reason);
+    tcase_add_test(t, options_have_defaults);
+    tcase_add_test(t, who_needs_ranges_is_known_without_a_shape);
     tcase_add_test(t, the_registry_is_sound);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

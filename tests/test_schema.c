@@ -340,7 +340,7 @@ END_TEST
 
 START_TEST(digest_holds_only_what_is_asked)
 {
-    const char *const stage[] = {"seed", "rotation.", "!rotation.fold", NULL}, *const wrong[] = {"sead", NULL};
+    const char *const stage[] = {"seed", "rotation.r", "!rotation.r2_per_head", "!rotation.r4_group", NULL}, *const wrong[] = {"sead", NULL};
     char *text;
     must_parse("seed: 5\n");
     ck_assert_int_eq(bk_config_digest_keys(&c, stage, &text, &err), BK_OK);

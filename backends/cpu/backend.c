@@ -48,6 +48,7 @@ static size_t cpu_work(bk_slot slot, const void *args)
     case BK_SLOT_loss_bwd: return bk_cpu_loss_bwd_work(args);
     case BK_SLOT_fakequant_bwd: return bk_cpu_fakequant_bwd_work(args);
     case BK_SLOT_dynquant_bwd: return bk_cpu_dynquant_bwd_work(args);
+    case BK_SLOT_round_penalty_fwd: return bk_cpu_round_penalty_fwd_work(args);
     case BK_SLOT_minmax: return bk_cpu_minmax_work(args);
     case BK_SLOT_sqerr: return bk_cpu_sqerr_work(args);
     case BK_SLOT_floor: return bk_cpu_floor_work(args);

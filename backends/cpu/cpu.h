@@ -89,6 +89,7 @@ size_t bk_cpu_loss_fwd_work(const bk_loss_fwd_args *a);
 size_t bk_cpu_loss_bwd_work(const bk_loss_bwd_args *a);
 size_t bk_cpu_fakequant_bwd_work(const bk_fakequant_bwd_args *a);
 size_t bk_cpu_dynquant_bwd_work(const bk_dynquant_bwd_args *a);
+size_t bk_cpu_round_penalty_fwd_work(const bk_round_penalty_fwd_args *a);
 size_t bk_cpu_minmax_work(const bk_minmax_args *a);
 size_t bk_cpu_sqerr_work(const bk_sqerr_args *a);
 size_t bk_cpu_floor_work(const bk_floor_args *a);

@@ -122,6 +122,111 @@ bk_status bk_cpu_swiglu_bwd(const bk_swiglu_bwd_args *a, const bk_work *w)
     return BK_OK;
 }
 
+BK_CLONES static void mul_chunk(int64_t n, const float *a, const float *b, int accumulate, float *y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (accumulate ? y[i] : 0.0f) + a[i] * b[i];
+}
+
+bk_status bk_cpu_mul(const bk_mul_args *a, const bk_work *w)
+{
+    (void)w;
+    CHUNK_LOOP(a->n, mul_chunk(len, (const float *)a->a + at, (const float *)a->b + at, a->accumulate, (float *)a->y + at));
+    return BK_OK;
+}
+
+BK_CLONES static void quotient_chunk(int64_t n, float alpha, const float *a, const float *b, float *y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = alpha * a[i] / b[i];
+}
+
+bk_status bk_cpu_quotient_fwd(const bk_quotient_fwd_args *a, const bk_work *w)
+{
+    (void)w;
+    CHUNK_LOOP(a->n, quotient_chunk(len, (float)a->alpha, (const float *)a->a + at, (const float *)a->b + at, (float *)a->y + at));
+    return BK_OK;
+}
+
+BK_CLONES static void quotient_bwd_chunk(int64_t n, float alpha, const float *a, const float *b, const float *dy, float *da, float *db)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float g = alpha * dy[i] / b[i];
+        if (da) da[i] += g;
+        if (db) db[i] -= g * a[i] / b[i];
+    }
+}
+
+bk_status bk_cpu_quotient_bwd(const bk_quotient_bwd_args *a, const bk_work *w)
+{
+    (void)w;
+    float *da = a->da, *db = a->db;
+    CHUNK_LOOP(a->n, quotient_bwd_chunk(len, (float)a->alpha, (const float *)a->a + at, (const float *)a->b + at, (const float *)a->dy + at,
+                                        da ? da + at : 0, db ? db + at : 0));
+    return BK_OK;
+}
+
+BK_CLONES static void logistic_chunk(int64_t n, float unit, const float *x, float *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float s, c;
+        bk_sigmoid(x[i], &s, &c);
+        y[i] = s / unit;
+    }
+}
+
+static float sigmoid_at(double at)
+{
+    float s, c;
+    bk_sigmoid((float)at, &s, &c);
+    return s;
+}
+
+bk_status bk_cpu_logistic_fwd(const bk_logistic_fwd_args *a, const bk_work *w)
+{
+    (void)w;
+    CHUNK_LOOP(a->n, logistic_chunk(len, sigmoid_at(a->at), (const float *)a->x + at, (float *)a->y + at));
+    return BK_OK;
+}
+
+BK_CLONES static void logistic_bwd_chunk(int64_t n, float unit, const float *x, const float *dy, float *dx)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float s, c;
+        bk_sigmoid(x[i], &s, &c);
+        dx[i] += dy[i] * (s * c) / unit;
+    }
+}
+
+bk_status bk_cpu_logistic_bwd(const bk_logistic_bwd_args *a, const bk_work *w)
+{
+    (void)w;
+    CHUNK_LOOP(a->n, logistic_bwd_chunk(len, sigmoid_at(a->at), (const float *)a->x + at, (const float *)a->dy + at, (float *)a->dx + at));
+    return BK_OK;
+}
+
+BK_CLONES static void signsgd_chunk(int64_t n, float lr, float *restrict p, const float *restrict g)
+{
+    for (int64_t i = 0; i < n; i++) p[i] -= lr * (float)((g[i] > 0.0f) - (g[i] < 0.0f));
+}
+
+bk_status bk_cpu_signsgd(const bk_signsgd_args *a, const bk_work *w)
+{
+    (void)w;
+    CHUNK_LOOP(a->n, signsgd_chunk(len, (float)a->lr, (float *)a->p + at, (const float *)a->g + at));
+    return BK_OK;
+}
+
+BK_CLONES static void clamp_chunk(int64_t n, float lo, float hi, float *p)
+{
+    for (int64_t i = 0; i < n; i++) p[i] = bk_clamp(p[i], lo, hi);
+}
+
+bk_status bk_cpu_clamp(const bk_clamp_args *a, const bk_work *w)
+{
+    (void)w;
+    CHUNK_LOOP(a->n, clamp_chunk(len, (float)a->lo, (float)a->hi, (float *)a->p + at));
+    return BK_OK;
+}
+
 typedef struct adam_factors {
     float decay, b1, c1, b2, c2, step, inv_bias2, eps;
 } adam_factors;

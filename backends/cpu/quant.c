@@ -13,6 +13,20 @@ BK_CLONES static void level_codes(int64_t n, const float *x, float s, float lo, 
     for (int64_t i = 0; i < n; i++) codes[i] = bk_quant_code(bk_quant_level(x[i] / s, lo, hi) + zero);
 }
 
+/* The same with rounding parameters v. */
+BK_CLONES static void rounded_row(int64_t n, const float *x, const float *v, int soft, float s, float lo, float hi, float *restrict y)
+{
+    float slope;
+    for (int64_t i = 0; i < n; i++) y[i] = bk_clamp(bk_quant_round(soft, x[i] / s, v[i], &slope), lo, hi) * s;
+}
+
+BK_CLONES static void rounded_codes(int64_t n, const float *x, const float *v, int soft, float s, float lo, float hi, float zero,
+                                    int32_t *restrict codes)
+{
+    float slope;
+    for (int64_t i = 0; i < n; i++) codes[i] = bk_quant_code(bk_clamp(bk_quant_round(soft, x[i] / s, v[i], &slope), lo, hi) + zero);
+}
+
 /* Zero point of a stored quantizer: rounded, and kept in the code range */
 static float zero_of(const float *z, int64_t p, int qmin, int qmax) { return z ? bk_clamp(bk_rne(z[p]), (float)qmin, (float)qmax) : 0.0f; }
 
@@ -21,15 +35,18 @@ bk_status bk_cpu_fakequant_fwd(const bk_fakequant_fwd_args *a, const bk_work *w)
     (void)w;
     if (a->freeze != BK_FREEZE_OFF) return BK_EUNSUP;
     int64_t groups = a->cols / a->group;
-    const float *x = a->x, *s = a->s;
+    const float *x = a->x, *s = a->s, *v = a->v;
     float *y = a->y;
+    int soft = a->rounding == BK_ROUND_SOFT;
 #pragma omp parallel for schedule(static) if (BK_BIG(a->rows * a->cols))
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = r * a->cols + g * a->group, p = a->per_row ? r * groups + g : g;
             float zero = zero_of(a->z, p, a->qmin, a->qmax), lo = (float)a->qmin - zero, hi = (float)a->qmax - zero;
-            if (y) level_row(a->group, x + at, s[p], lo, hi, y + at);
-            if (a->codes) level_codes(a->group, x + at, s[p], lo, hi, zero, a->codes + at);
+            if (y && !v) level_row(a->group, x + at, s[p], lo, hi, y + at);
+            if (y && v) rounded_row(a->group, x + at, v + at, soft, s[p], lo, hi, y + at);
+            if (a->codes && !v) level_codes(a->group, x + at, s[p], lo, hi, zero, a->codes + at);
+            if (a->codes && v) rounded_codes(a->group, x + at, v + at, soft, s[p], lo, hi, zero, a->codes + at);
         }
     return BK_OK;
 }
@@ -55,6 +72,35 @@ BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s,
     return (dparams){bk_tree(step), -s * bk_tree(outside)};
 }
 
+/* The same with rounding parameters v; dv may be NULL too. */
+BK_CLONES static dparams rounded_bwd_group(int64_t n, const float *x, const float *v, int soft, float s, float lo, float hi, const float *dy,
+                                           float *restrict dx, float *restrict dv)
+{
+    float step[BK_LANES] = {0}, outside[BK_LANES] = {0};
+    BK_LANE_LOOP(n, {
+        float slope;
+        float u = x[i] / s;
+        float level = bk_quant_round(soft, u, v[i], &slope);
+        float q = bk_clamp(level, lo, hi);
+        float pass = bk_select((level >= lo) & (level <= hi), dy[i], 0.0f);
+        step[l] += dy[i] * q - pass * u;
+        outside[l] += dy[i] - pass;
+        if (dx) dx[i] += pass;
+        if (dv) dv[i] += pass * slope * s;
+    });
+    return (dparams){bk_tree(step), -s * bk_tree(outside)};
+}
+
+/* One group at `at` with step s and zero point z. */
+static dparams stored_bwd(const bk_fakequant_bwd_args *a, int64_t at, float s, float z)
+{
+    const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
+    float lo = (float)a->qmin - z, hi = (float)a->qmax - z, *dx = a->dx ? (float *)a->dx + at : 0;
+    if (!a->v) return fakequant_bwd_group(a->group, x, s, lo, hi, dy, dx);
+    return rounded_bwd_group(a->group, x, (const float *)a->v + at, a->rounding == BK_ROUND_SOFT, s, lo, hi, dy, dx,
+                             a->dv ? (float *)a->dv + at : 0);
+}
+
 size_t bk_cpu_fakequant_bwd_work(const bk_fakequant_bwd_args *a)
 {
     if (a->per_row || a->group == 0) return 0;
@@ -75,9 +121,7 @@ bk_status bk_cpu_fakequant_bwd(const bk_fakequant_bwd_args *a, const bk_work *w)
             double step = 0.0, zero = 0.0;
             for (int64_t r = t * BK_TILE_ROWS; r < bk_min_i64(a->rows, (t + 1) * BK_TILE_ROWS); r++) {
                 int64_t at = r * a->cols + g * a->group, p = a->per_row ? r * groups + g : g;
-                float z = zero_of(a->z, p, a->qmin, a->qmax);
-                dparams d = fakequant_bwd_group(a->group, (const float *)a->x + at, s[p], (float)a->qmin - z, (float)a->qmax - z,
-                                                (const float *)a->dy + at, a->dx ? (float *)a->dx + at : 0);
+                dparams d = stored_bwd(a, at, s[p], zero_of(a->z, p, a->qmin, a->qmax));
                 if (a->per_row && ds) ds[p] += d.step;
                 if (a->per_row && dz) dz[p] += d.zero;
                 step += d.step;
@@ -91,6 +135,53 @@ bk_status bk_cpu_fakequant_bwd(const bk_fakequant_bwd_args *a, const bk_work *w)
     }
     return BK_OK;
 }
+
+/* --- what pulls soft rounding to 0 or 1 --- */
+
+size_t bk_cpu_round_penalty_fwd_work(const bk_round_penalty_fwd_args *a) { return sizeof(double) * (size_t)bk_tiles(a->n, BK_CHUNK); }
+
+BK_CLONES static double penalty_chunk(int64_t n, const float *v, float beta)
+{
+    double lane[BK_LANES] = {0};
+    BK_LANE_LOOP(n, {
+        float slope;
+        lane[l] += (double)(1.0f - bk_power01(__builtin_fabsf(2.0f * bk_soft_round(v[i], &slope) - 1.0f), beta));
+    });
+    return bk_tree_f64(lane);
+}
+
+bk_status bk_cpu_round_penalty_fwd(const bk_round_penalty_fwd_args *a, const bk_work *w)
+{
+    int64_t chunks = bk_tiles(a->n, BK_CHUNK);
+    double *part = bk_cpu_scratch(w, bk_cpu_round_penalty_fwd_work(a));
+    if (!part) return BK_ENOMEM;
+#pragma omp parallel for schedule(static) if (BK_BIG(a->n))
+    for (int64_t c = 0; c < chunks; c++)
+        part[c] = penalty_chunk(bk_min_i64(BK_CHUNK, a->n - c * BK_CHUNK), (const float *)a->v + c * BK_CHUNK, (float)a->beta);
+    *(float *)a->loss = (float)(a->lambda * bk_cpu_tree_sum(part, chunks));
+    return BK_OK;
+}
+
+BK_CLONES static void penalty_bwd_chunk(int64_t n, const float *v, float beta, float g, float *restrict dv)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float slope, t = 2.0f * bk_soft_round(v[i], &slope) - 1.0f;
+        dv[i] -= g * beta * __builtin_copysignf(bk_power01(__builtin_fabsf(t), beta - 1.0f), t) * 2.0f * slope;
+    }
+}
+
+bk_status bk_cpu_round_penalty_bwd(const bk_round_penalty_bwd_args *a, const bk_work *w)
+{
+    (void)w;
+    float g = (float)(a->lambda * *(const float *)a->dloss);
+#pragma omp parallel for schedule(static) if (BK_BIG(a->n))
+    for (int64_t c = 0; c < bk_tiles(a->n, BK_CHUNK); c++)
+        penalty_bwd_chunk(bk_min_i64(BK_CHUNK, a->n - c * BK_CHUNK), (const float *)a->v + c * BK_CHUNK, (float)a->beta, g,
+                          (float *)a->dv + c * BK_CHUNK);
+    return BK_OK;
+}
+
+/* --- ranges of each row and group --- */
 
 typedef struct extremes {
     float max, min, amax;

@@ -90,6 +90,49 @@ KERNEL(swiglu_bwd)
     return BK_OK;
 }
 
+KERNEL(mul)
+{
+    const REAL *p = a->a, *q = a->b;
+    REAL *y = a->y;
+    for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)((a->accumulate ? (double)y[i] : 0) + (double)p[i] * q[i]);
+    return BK_OK;
+}
+
+KERNEL(quotient_fwd)
+{
+    const REAL *p = a->a, *q = a->b;
+    REAL *y = a->y;
+    for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(a->alpha * p[i] / q[i]);
+    return BK_OK;
+}
+
+KERNEL(quotient_bwd)
+{
+    const REAL *p = a->a, *q = a->b, *dy = a->dy;
+    REAL *da = a->da, *db = a->db;
+    for (int64_t i = 0; i < a->n; i++) {
+        if (da) da[i] += (REAL)(a->alpha * dy[i] / q[i]);
+        if (db) db[i] -= (REAL)(a->alpha * dy[i] * p[i] / ((double)q[i] * q[i]));
+    }
+    return BK_OK;
+}
+
+KERNEL(logistic_fwd)
+{
+    const REAL *x = a->x;
+    REAL *y = a->y;
+    for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(sigmoid(x[i]) / sigmoid((REAL)a->at));
+    return BK_OK;
+}
+
+KERNEL(logistic_bwd)
+{
+    const REAL *x = a->x, *dy = a->dy;
+    REAL *dx = a->dx;
+    for (int64_t i = 0; i < a->n; i++) dx[i] += (REAL)(dy[i] * sigmoid(x[i]) * sigmoid(-x[i]) / sigmoid((REAL)a->at));
+    return BK_OK;
+}
+
 KERNEL(embedding_fwd)
 {
     const REAL *table = a->table;

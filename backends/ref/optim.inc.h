@@ -15,6 +15,22 @@ KERNEL(adamw)
     return BK_OK;
 }
 
+KERNEL(signsgd)
+{
+    REAL *p = a->p;
+    const REAL *g = a->g;
+    for (int64_t i = 0; i < a->n; i++) p[i] = (REAL)(p[i] - a->lr * ((g[i] > 0) - (g[i] < 0)));
+    return BK_OK;
+}
+
+KERNEL(clamp)
+{
+    REAL *p = a->p;
+    const REAL lo = (REAL)a->lo, hi = (REAL)a->hi;
+    for (int64_t i = 0; i < a->n; i++) p[i] = p[i] < lo ? lo : p[i] > hi ? hi : p[i];
+    return BK_OK;
+}
+
 KERNEL(floor)
 {
     REAL *p = a->p;

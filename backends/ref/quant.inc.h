@@ -6,11 +6,13 @@ typedef struct code {
     int same; /* of a group too narrow to quantize: always in, and the step does not count */
 } code;
 
-static code clip(REAL quotient, double zero, int qmin, int qmax)
+static code clip_level(double level, double zero, int qmin, int qmax)
 {
-    double u = rint((double)quotient) + zero;
+    double u = level + zero;
     return (code){u < qmin ? qmin : u > qmax ? qmax : u, u >= qmin && u <= qmax, 0};
 }
+
+static code clip(REAL quotient, double zero, int qmin, int qmax) { return clip_level(rint((double)quotient), zero, qmin, qmax); }
 
 static int32_t code_int(double c) { return isnan(c) ? 0 : (int32_t)c; }
 
@@ -30,29 +32,53 @@ static frozen frozen_of(bk_freeze mode, void *memory, int64_t n)
     return (frozen){mode, memory, mode == BK_FREEZE_OFF ? NULL : (REAL *)memory + n};
 }
 
-/* Output element i. */
-static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, double raw)
+/* Output element i. `moved`: by how much a rounding parameter moves a level; its rounding stands still, it does not. */
+static REAL fake(frozen f, int64_t i, double x, double s, code q, double zero, double raw, double moved)
 {
-    if (f.mode == BK_FREEZE_REPLAY) return (REAL)(isnan(f.kept[i]) ? x + f.rho[i] * s : (f.kept[i] - (raw + f.rho[i])) * s);
+    if (f.mode == BK_FREEZE_REPLAY) return (REAL)(isnan(f.kept[i]) ? x + (f.rho[i] + moved) * s : (f.kept[i] - (raw + f.rho[i])) * s);
     if (f.mode == BK_FREEZE_RECORD) {
-        f.rho[i] = (REAL)(q.same ? 0 : q.in ? q.c - zero - x / s : zero - raw);
+        f.rho[i] = (REAL)(q.same ? 0 : q.in ? q.c - zero - x / s - moved : zero - raw);
         f.kept[i] = (REAL)(q.in ? NAN : q.c);
     }
     return (REAL)((q.c - zero) * s);
 }
 
+/* What a rounding parameter does to a level: by how much it moves it, and the derivative of that. */
+typedef struct nudge {
+    double by, slope;
+} nudge;
+
+/* h = clamp(1.2 sigmoid(v) - 0.1, 0, 1) */
+static nudge soft_round(double v)
+{
+    double g = sigmoid(v), h = 1.2 * g - 0.1;
+    return h <= 0 ? (nudge){0, 0} : h >= 1 ? (nudge){1, 0} : (nudge){h, 1.2 * g * sigmoid(-v)};
+}
+
+static nudge nudge_of(bk_rounding rounding, const REAL *v, int64_t i)
+{
+    return !v ? (nudge){0, 0} : rounding == BK_ROUND_SOFT ? soft_round(v[i]) : (nudge){v[i], 1};
+}
+
+/* x / s as a level */
+static double level_of(bk_rounding rounding, REAL quotient, nudge v)
+{
+    return rounding == BK_ROUND_SOFT ? floor((double)quotient) + v.by : rint((double)(REAL)(quotient + v.by));
+}
+
 KERNEL(fakequant_fwd)
 {
     const int64_t n = a->rows * a->cols, groups = a->cols / a->group;
-    const REAL *x = a->x, *s = a->s, *z = a->z;
+    const REAL *x = a->x, *s = a->s, *z = a->z, *v = a->v;
     const frozen f = frozen_of(a->freeze, a->frozen, n);
     REAL *y = a->y;
     for (int64_t i = 0; i < n; i++) {
         int64_t k = a->per_row ? i / a->group : i / a->group % groups;
         double zero = stored_zero(z, k, a->qmin, a->qmax);
-        code q = clip(x[i] / s[k], zero, a->qmin, a->qmax);
+        nudge d = nudge_of(a->rounding, v, i);
+        code q = clip_level(level_of(a->rounding, x[i] / s[k], d), zero, a->qmin, a->qmax);
         if (a->codes) a->codes[i] = code_int(q.c);
-        if (y) y[i] = fake(f, i, x[i], s[k], q, zero, z ? z[k] : 0);
+        if (y) y[i] = fake(f, i, x[i], s[k], q, zero, z ? z[k] : 0, d.by);
     }
     return BK_OK;
 }
@@ -60,19 +86,42 @@ KERNEL(fakequant_fwd)
 KERNEL(fakequant_bwd)
 {
     const int64_t groups = a->cols / a->group, params = a->per_row ? a->rows * groups : groups;
-    const REAL *x = a->x, *s = a->s, *z = a->z, *dy = a->dy;
+    const REAL *x = a->x, *s = a->s, *z = a->z, *v = a->v, *dy = a->dy;
     for (int64_t k = 0; k < params; k++) {
         double zero = stored_zero(z, k, a->qmin, a->qmax), ds = 0, dz = 0;
         for (int64_t r = a->per_row ? k / groups : 0; r < (a->per_row ? k / groups + 1 : a->rows); r++)
             for (int64_t c = 0; c < a->group; c++) {
                 int64_t i = r * a->cols + k % groups * a->group + c;
-                code q = clip(x[i] / s[k], zero, a->qmin, a->qmax);
+                nudge d = nudge_of(a->rounding, v, i);
+                code q = clip_level(level_of(a->rounding, x[i] / s[k], d), zero, a->qmin, a->qmax);
                 ds += dy[i] * (q.c - zero - (q.in ? (double)x[i] / s[k] : 0));
                 dz -= q.in ? 0 : (double)dy[i] * s[k];
                 if (a->dx && q.in) ((REAL *)a->dx)[i] += dy[i];
+                if (a->dv && q.in) ((REAL *)a->dv)[i] += (REAL)(dy[i] * d.slope * s[k]);
             }
         if (a->ds) ((REAL *)a->ds)[k] += (REAL)ds;
         if (a->dz) ((REAL *)a->dz)[k] += (REAL)dz;
+    }
+    return BK_OK;
+}
+
+KERNEL(round_penalty_fwd)
+{
+    const REAL *v = a->v;
+    double sum = 0;
+    for (int64_t i = 0; i < a->n; i++) sum += 1 - pow(fabs(2 * soft_round(v[i]).by - 1), a->beta);
+    *(REAL *)a->loss = (REAL)(a->lambda * sum);
+    return BK_OK;
+}
+
+KERNEL(round_penalty_bwd)
+{
+    const REAL *v = a->v;
+    const double g = a->lambda * *(const REAL *)a->dloss;
+    for (int64_t i = 0; i < a->n; i++) {
+        nudge h = soft_round(v[i]);
+        double t = 2 * h.by - 1;
+        ((REAL *)a->dv)[i] -= (REAL)(g * a->beta * copysign(pow(fabs(t), a->beta - 1), t) * 2 * h.slope);
     }
     return BK_OK;
 }
@@ -135,7 +184,7 @@ KERNEL(dynquant_fwd)
         for (int64_t i = g * a->group; i < (g + 1) * a->group; i++) {
             code q = dynamic_code(&d, x[i], a->qmin, a->qmax);
             if (a->codes) a->codes[i] = code_int(q.c);
-            if (y) y[i] = fake(f, i, x[i], d.s, q, d.z, d.z);
+            if (y) y[i] = fake(f, i, x[i], d.s, q, d.z, d.z, 0);
         }
         if (a->step) ((REAL *)a->step)[g] = d.s;
         if (a->zero) ((REAL *)a->zero)[g] = d.z;

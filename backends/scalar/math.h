@@ -84,6 +84,27 @@ BK_SCALAR float bk_pow_2_4(float x)
     return a * (a * (z * z) * (z * z));
 }
 
+/* ln x of a positive, normal x to about 1 ulp: x = 2^n m with m between sqrt(1/2) and sqrt(2), and a polynomial of degree 9 for ln m
+ * (the one of Cephes' logf) */
+BK_SCALAR float bk_ln(float x)
+{
+    uint32_t bits = bk_to_bits(x), n = (bits - 0x3f3504f3u) >> 23; /* 0x3f3504f3: sqrt(1/2) */
+    float m = bk_from_bits(bits - (n << 23)) - 1.0f, k = (float)((int32_t)(n << 23) >> 23), z = m * m;
+    float p = 7.0376836e-2f;
+    p = p * m - 1.1514610e-1f;
+    p = p * m + 1.1676998e-1f;
+    p = p * m - 1.2420141e-1f;
+    p = p * m + 1.4249323e-1f;
+    p = p * m - 1.6668057e-1f;
+    p = p * m + 2.0000714e-1f;
+    p = p * m - 2.4999994e-1f;
+    p = p * m + 3.3333331e-1f;
+    return (m + (m * z * p - k * 2.12194440e-4f - 0.5f * z)) + k * 0.693359375f;
+}
+
+/* t^b for t from 0 to 1 and b >= 1 */
+BK_SCALAR float bk_power01(float t, float b) { return bk_exp(b * bk_ln(bk_max(t, 1e-37f))); }
+
 /* 1 / (1 + e^-x) and its complement, both without cancellation or overflow for any finite x */
 BK_SCALAR void bk_sigmoid(float x, float *sigma, float *complement)
 {

@@ -41,6 +41,24 @@ BK_SCALAR void bk_quant_step(int bits, int symmetric, int restricted, float lo, 
     if (!(*s > 1e-30f)) *s = 1.0f;
 }
 
+/* Soft rounding up: h = clamp(1.2 sigmoid(v) - 0.1, 0, 1), the rectified sigmoid of AdaRound (arXiv 2004.10568), and its derivative */
+BK_SCALAR float bk_soft_round(float v, float *slope)
+{
+    float g, c;
+    bk_sigmoid(v, &g, &c);
+    float h = 1.2f * g - 0.1f;
+    *slope = bk_select((h > 0.0f) & (h < 1.0f), 1.2f * g * c, 0.0f);
+    return bk_clamp(h, 0.0f, 1.0f);
+}
+
+/* Level of a position u on the grid with the rounding parameter v, and its derivative after v (bk_rounding) */
+BK_SCALAR float bk_quant_round(int soft, float u, float v, float *slope)
+{
+    float near = bk_rne(soft ? u : u + v);
+    *slope = 1.0f;
+    return soft ? near - (near > u ? 1.0f : 0.0f) + bk_soft_round(v, slope) : near;
+}
+
 /* Grid of one (row, group) of a dynamic quantizer. v = x / div (times mul if symmetric); y = clamp(rne(v), lo, hi) step; code = q + zero.
  * dmax, dmin: derivative of the step after the largest (magnitude) and smallest value; dgamma, dbeta: after the factors, 0 where they
  * leave no range and count as 1. */
