@@ -60,7 +60,7 @@ endif
 # The variables above are read before a target can install anything, so targets that install call make once more.
 PARALLEL = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 
-.PHONY: no-libraries all test-build run-tests fuzz-build demo model test check bench mutants fuzz install clean help setup
+.PHONY: no-libraries all test-build run-tests fuzz-build demo model test check bench comparison mutants fuzz install clean help setup
 all: $(BUILD)/brick $(BUILD)/libbrick.a $(BUILD)/libbrick.so
 	@:
 

@@ -39,7 +39,8 @@ static bk_status turn_rows(fit *f, int64_t first, int64_t m)
     int64_t n = f->width;
     for (int64_t i = 0; i < m; i++) memcpy(f->host + i * n, f->rows->x + f->order[first + i] * n, (size_t)n * sizeof *f->host);
     BK_TRY(bk_write(f->be, f->x, 0, f->host, m * n, f->err));
-    return bk_k_gemm(f->ctx, &(bk_gemm_args){.m = m, .n = n, .k = n, .a = f->x->data, .lda = n, .b = f->r->data, .ldb = n, .c = f->y->data, .ldc = n});
+    return bk_k_gemm(f->ctx, &(bk_gemm_args){.m = m, .n = n, .k = n, .a = f->x->data, .lda = n, .b = f->r->data, .ldb = n,
+                                                .c = f->y->data, .ldc = n});
 }
 
 /* sum += weight a^T b over m rows */
@@ -63,7 +64,8 @@ static bk_status open_fit(fit *f, int64_t chunk, uint64_t seed, const bk_fitted 
     int64_t n = f->width = f->rows->width, rows = f->rows->n;
     f->chunk = chunk < rows ? chunk : rows;
     const int64_t some[2] = {f->chunk, n}, square[2] = {n, n};
-    if (fitted->hidden != n) return bk_fail(f->err, BK_ESHAPE, "rows of %lld channels, rotations of order %lld", (long long)n, (long long)fitted->hidden);
+    if (fitted->hidden != n)
+        return bk_fail(f->err, BK_ESHAPE, "rows of %lld channels, rotations of order %lld", (long long)n, (long long)fitted->hidden);
     if (!(f->ctx = bk_ctx_new(f->be, f->err)) || !(f->algebra = bk_linalg_new(f->be, f->err))) return BK_ENOMEM;
     f->order = malloc((size_t)rows * sizeof *f->order);
     f->host = malloc((size_t)(f->chunk * n) * sizeof *f->host);

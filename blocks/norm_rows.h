@@ -4,6 +4,7 @@
 #define BK_NORM_ROWS_H
 
 #include "blocks/pass.h"
+#include "blocks/prefix.h"
 
 typedef struct bk_norm_rows {
     int64_t n, width;
@@ -11,9 +12,11 @@ typedef struct bk_norm_rows {
 } bk_norm_rows;
 
 /* per_norm tokens of each norm, drawn without replacement (all of them if there are fewer); every norm draws its own. src: norms fused, no R1
- * (bk_rotation_spec.fuse). ids [samples, tokens]. BK_EINVAL, BK_ENOMEM; BK_ENUMERIC names block and site of a value that is not finite. */
+ * (bk_rotation_spec.fuse). ids [samples, tokens]; prefix: NULL, or computed from src. BK_EINVAL, BK_ENOMEM; BK_ENUMERIC names block,
+ * site and channel of a value that is not finite. */
 bk_status bk_norm_rows_capture(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t samples, int64_t tokens,
-                               int64_t per_norm, uint64_t seed, const bk_watch *watch, bk_norm_rows *out, bk_error *err) BK_MUST_USE;
+                               const bk_prefix *prefix, int64_t per_norm, uint64_t seed, const bk_watch *watch, bk_norm_rows *out,
+                               bk_error *err) BK_MUST_USE;
 void bk_norm_rows_free(bk_norm_rows *r); /* due after a failure too */
 
 #endif

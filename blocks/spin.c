@@ -112,7 +112,7 @@ static bk_status prepare_r2(spin *s)
     return BK_OK;
 }
 
-static bk_status prepare(spin *s, const bk_backend *be, const bk_source *src, const bk_block_quant *quant)
+static bk_status prepare(spin *s, const bk_backend *be, const bk_source *src, const bk_block_quant *quant, const bk_fitted *fitted)
 {
     bk_block_quant q = quant ? *quant : (bk_block_quant){0};
     bk_rotated_loss_options opt = {.quant = quant ? &q : NULL, .batch = s->opt->batch, .tokens = s->tokens, .r2 = s->opt->r2,
@@ -125,7 +125,8 @@ static bk_status prepare(spin *s, const bk_backend *be, const bk_source *src, co
     s->dr1 = malloc((size_t)(s->width * s->width) * sizeof *s->dr1);
     s->batch = malloc((size_t)(s->opt->batch * s->tokens) * sizeof *s->batch);
     if (!s->r1 || !s->dr1 || !s->batch) return bk_fail(s->err, BK_ENOMEM, "no memory for a rotation");
-    BK_TRY(bk_rotation_dense(s->width, BK_RNG_R1, s->opt->seed, s->r1, s->err));
+    if (fitted->r1) memcpy(s->r1, fitted->r1, (size_t)(s->width * s->width) * sizeof *s->r1);
+    else BK_TRY(bk_rotation_dense(s->width, BK_RNG_R1, s->opt->seed, s->r1, s->err));
     BK_TRY(bk_cayley_create(&s->of_r1, s->width, s->opt->momentum, s->err));
     return prepare_r2(s);
 }
@@ -147,7 +148,8 @@ bk_status bk_spin_fit(const bk_backend *be, const bk_source *src, const bk_block
     const bk_config *c = bk_source_config(src);
     spin s = {.opt = opt, .ids = ids, .samples = samples, .tokens = tokens, .width = c->hidden, .head_dim = c->head_dim,
               .layers = c->layers, .turns = opt->r2 ? c->layers : 0, .err = err, .watch = watch};
-    bk_status st = prepare(&s, be, src, quant);
+    bk_status st = bk_fitted_fits(fitted, c, err);
+    if (!st) st = prepare(&s, be, src, quant, fitted);
     if (!st) st = run(&s);
     if (!st) st = hand_over(&s, fitted);
     bk_cayley_free(&s.of_r1);

@@ -18,8 +18,8 @@ typedef struct bk_spin_options {
 } bk_spin_options;
 
 /* src: as for bk_rotated_loss_open. quant: the run's. ids [samples, tokens]: step k takes samples k batch .. and begins again at their end.
- * fitted gets r1 (and r2), orthogonal to rounding. Same bytes for every number of threads. Watched block by block. BK_ENUMERIC names the step
- * whose loss or gradient is not finite. */
+ * fitted gets r1 (and r2), orthogonal to rounding; an r1 that it has already is the start in place of the Hadamard. Same bytes for every number of
+ * threads. Watched block by block. BK_ENUMERIC names the step whose loss or gradient is not finite. */
 bk_status bk_spin_fit(const bk_backend *be, const bk_source *src, const bk_block_quant *quant, const int32_t *ids, int64_t samples,
                       int64_t tokens, const bk_spin_options *opt, const bk_watch *watch, bk_fitted *fitted, bk_error *err) BK_MUST_USE;
 

@@ -187,8 +187,8 @@ static bk_status fit_to_rows(fitting *t, bk_error *err)
     const bk_samples *s = &r->statistics;
     bk_norm_rows rows = {0};
     BK_TRY(open_source(t, &(bk_rotation_spec){.fuse = true, .fitted = t->f, .be = r->lab.be}, err));
-    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed, &t->watch,
-                                        &rows, err);
+    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, NULL, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed,
+                                        &t->watch, &rows, err);
     if (!st) st = r->cfg.rotation.basis == BK_BASIS_DFROT ? fit_dfrot(t, &rows, err) : fit_spread(t, &rows, err);
     bk_norm_rows_free(&rows);
     return st;

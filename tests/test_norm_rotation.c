@@ -54,7 +54,7 @@ static void close_model(model *m)
 static bk_norm_rows captured(const bk_backend *be, model *m, int64_t per_norm, uint64_t seed)
 {
     bk_norm_rows rows;
-    ok(bk_norm_rows_capture(be, m->src, m->ids, SAMPLES, TOKENS, per_norm, seed, NULL, &rows, &m->err), &m->err);
+    ok(bk_norm_rows_capture(be, m->src, m->ids, SAMPLES, TOKENS, NULL, per_norm, seed, NULL, &rows, &m->err), &m->err);
     return rows;
 }
 
@@ -93,7 +93,8 @@ START_TEST(drawn_rows_are_rows_of_their_norm_without_repetition)
     enum { PER = 7 };
     model m;
     open_model(&m, &fused);
-    bk_norm_rows all = captured(bk_backend_cpu(), &m, ALL, 1), some = captured(bk_backend_cpu(), &m, PER, 1), other = captured(bk_backend_cpu(), &m, PER, 2);
+    const bk_backend *be = bk_backend_cpu();
+    bk_norm_rows all = captured(be, &m, ALL, 1), some = captured(be, &m, PER, 1), other = captured(be, &m, PER, 2);
     int64_t norms = 2 * m.c.layers, drawn[2][PER], equal = 0;
     ck_assert_int_eq(some.n, norms * PER);
     for (int64_t k = 0; k < norms; k++)
@@ -137,8 +138,8 @@ START_TEST(rows_of_a_rotated_model_or_none_are_refused)
     model m;
     bk_norm_rows rows;
     open_model(&m, &spec[_i]);
-    ck_assert_int_eq(bk_norm_rows_capture(bk_backend_cpu(), m.src, m.ids, SAMPLES, TOKENS, _i ? 4 : 0, 1, &(bk_watch){stop_at_one, NULL}, &rows, &m.err),
-                     want[_i]);
+    bk_watch watch = {stop_at_one, NULL};
+    ck_assert_int_eq(bk_norm_rows_capture(bk_backend_cpu(), m.src, m.ids, SAMPLES, TOKENS, NULL, _i ? 4 : 0, 1, &watch, &rows, &m.err), want[_i]);
     bk_norm_rows_free(&rows);
     close_model(&m);
 }

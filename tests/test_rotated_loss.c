@@ -247,7 +247,8 @@ static double tangent(int64_t n, const double *r, const double *g)
 START_TEST(only_quantizers_see_a_rotation)
 {
     model m;
-    bk_block_quant coarse = bk_tiny_quant("dynamic", 16, 3, false), weights = bk_tiny_quant("dynamic", 3, 16, true), fixed = bk_tiny_quant("static", 16, 3, true);
+    bk_block_quant coarse = bk_tiny_quant("dynamic", 16, 3, false), weights = bk_tiny_quant("dynamic", 3, 16, true),
+                   fixed = bk_tiny_quant("static", 16, 3, true);
     const bk_block_quant *quant[] = {NULL, &coarse, &weights, &fixed};
     for (int i = 0; i < 4; i++) {
         open_model(&m, _i, true, &fused_r4);

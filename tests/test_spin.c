@@ -68,6 +68,7 @@ static void check_falls(bk_spin_options opt)
     double losses[STEPS], last = 0;
     opt.losses = losses;
     open_model(&m, opt.r2);
+    ok(bk_fitted_add(m.fitted, BK_FITTED_R1, &m.err), &m.err); /* begin with the identity, which leaves outliers where they are */
     ok(fit(&m, bk_backend_cpu(), &opt, NULL), &m.err);
     for (int i = STEPS - 5; i < STEPS; i++) last += losses[i] / 5;
     ck_assert_msg(last < losses[0] - 0.02, "%g at first, %g at last", losses[0], last);
@@ -138,7 +139,8 @@ static double applied_loss(model *m, const bk_block_quant *quant)
     bk_source *src;
     bk_block *b;
     bk_ppl ppl;
-    ok(bk_source_open(m->m, &(bk_rotation_spec){.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fitted = m->fitted, .be = be}, &src, &m->err), &m->err);
+    const bk_rotation_spec spec = {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fitted = m->fitted, .be = be};
+    ok(bk_source_open(m->m, &spec, &src, &m->err), &m->err);
     bk_block_options opt = {.quant = quant, .r3 = bk_source_r3(src), .r4 = bk_source_r4(src), .tokens = TOKENS};
     s.src = src;
     ck_assert_ptr_nonnull(s.ctx = bk_ctx_new(be, &m->err));
@@ -204,6 +206,22 @@ START_TEST(a_rate_of_zero_gives_the_start)
     ok(bk_rotation_dense(m.c.hidden, BK_RNG_R1, opt.seed, start, &m.err), &m.err);
     for (int64_t i = 0; i < m.c.hidden * m.c.hidden; i++) ck_assert(fabs(start[i] - m.fitted->r1[i]) < 1e-13);
     free(start);
+    close_model(&m);
+}
+END_TEST
+
+START_TEST(a_rotation_that_is_there_is_the_start)
+{
+    model m;
+    bk_spin_options opt = published;
+    opt.steps = 1;
+    opt.lr = 0;
+    open_model(&m, false);
+    ok(bk_fitted_add(m.fitted, BK_FITTED_R1, &m.err), &m.err);
+    for (int64_t i = 0; i < m.c.hidden; i++) m.fitted->r1[i * m.c.hidden + i] = i % 2 ? 1 : -1;
+    ok(fit(&m, bk_backend_cpu(), &opt, NULL), &m.err);
+    for (int64_t i = 0; i < m.c.hidden * m.c.hidden; i++)
+        ck_assert(fabs(m.fitted->r1[i] - (i % (m.c.hidden + 1) ? 0 : i / m.c.hidden % 2 ? 1 : -1)) < 1e-13);
     close_model(&m);
 }
 END_TEST
@@ -299,6 +317,7 @@ int main(void)
     t = tcase_create("rules");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_rate_of_zero_gives_the_start);
+    tcase_add_test(t, a_rotation_that_is_there_is_the_start);
     tcase_add_test(t, the_start_is_the_rotation_of_the_seed);
     tcase_add_test(t, what_is_not_finite_is_told_with_its_step);
     tcase_add_test(t, nothing_to_learn_from_is_refused);
