@@ -38,7 +38,7 @@ _Static_assert(BK_PER_TENSOR == 0 && BK_PER_GROUP == 4 && BK_GRANULARITY_COUNT =
 _Static_assert(BK_LOSS_MSE == 0 && BK_LOSS_COSINE == 4 && BK_LOSS_COUNT == 5, "train.loss");
 _Static_assert(BK_STORE_F16 == 0 && BK_STORE_F32 == 1, "store.dtype");
 _Static_assert(BK_OVERFLOW_WARN == 0 && BK_OVERFLOW_F32 == 1 && BK_OVERFLOW_ERROR == 2, "store.overflow");
-_Static_assert(BK_SEARCH_ERROR == 0 && BK_SEARCH_RATIO == 1 && BK_SEARCH_OBJECTIVE_COUNT == 2, "prefix.search.objective");
+_Static_assert(BK_SEARCH_ERROR == 0 && BK_SEARCH_RATIO == 1 && BK_SEARCH_OBJECTIVE_COUNT == 2, "prefix.search");
 _Static_assert(sizeof(bk_granularity) == sizeof(int), "BK_KEY_ENUM writes an int");
 _Static_assert(sizeof((bk_qspec *)0)->quantizer == BK_NAME_SIZE, "BK_KEY_NAME");
 
@@ -100,7 +100,7 @@ static const bk_key fixed[] = {
      "text behind P prefixed tokens starts at position 0 again, not at P"},
     {"prefix.bos", BK_KEY_ENUM, AT(prefix.bos), "last", 0, 0, "last|none", "where auto puts the BOS"},
     {"prefix.search.objective", BK_KEY_ENUM, AT(prefix.search.objective), "error", 0, 0, "error|ratio",
-     "what a searched prefix lowers: relative error of the run's quantizers of activations and cache, or largest over median magnitude"},
+     "what a searched prefix lowers: relative error of the run's quantizers at sites, or largest over median magnitude"},
     {"prefix.search.candidates", BK_KEY_INT, AT(prefix.search.candidates), "16", 1, 1024, NULL,
      "tokens tried at each place: BOS, EOS, outlier tokens and frequent ones in turns"},
     {"prefix.search.max_tokens", BK_KEY_INT, AT(prefix.search.max_tokens), "4", 1, BK_PREFIX_MAX, NULL, "tokens of the longest prefix"},

@@ -15,8 +15,8 @@
 #define MAX_LEDGER ((size_t)1 << 28)
 
 static const char *const detection_keys[] = {"prefix.threshold", "prefix.bos", "backend", NULL}; /* of the model as it is in the file */
-static const char *const choice_keys[] = {"rotation.", "prefix.overlap", "prefix.search.", "quant.", "!quant.weight.", "init.range", "seed",
-                                          "backend", NULL};
+static const char *const choice_keys[] = {"rotation.", "prefix.overlap", "prefix.search.", "quant.", "!quant.weight.",
+                                          "init.range", "seed", "backend", NULL};
 static const char *const init_keys[] = {"rotation.", "prefix.overlap", "quant.", "init.", "seed", "backend", NULL};
 static const char *const targets_keys[] = {"rotation.", "prefix.overlap", "store.dtype", "store.overflow",
                                            "store.compression", "seed", "backend", NULL};
