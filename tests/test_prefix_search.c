@@ -46,7 +46,7 @@ END_TEST
 
 /* --- models and windows --- */
 
-enum { SAMPLES = 3, TOKENS = 96 };
+enum { SAMPLES = 3, TOKENS = 48 };
 
 typedef struct model {
     char dir[BK_TINY_PATH];
@@ -120,15 +120,31 @@ enum { PLANTED = sizeof planted / sizeof planted[0] };
 
 START_TEST(the_planted_sink_is_found)
 {
-    static const char *const quantizer[] = {"static", "dynamic"};
-    bk_block_quant q = bk_tiny_quant(quantizer[_i / 2], 4, 4, true);
-    bk_search_options opt = options(_i % 2 ? BK_SEARCH_RATIO : BK_SEARCH_ERROR, &q);
+    bk_block_quant q = bk_tiny_quant("static", 4, 4, true);
+    bk_search_options opt = options((bk_search_objective)_i, &q);
     model m;
     open_synth(&m, NULL);
     opt.max_tokens = 3;
-    opt.tau = _i % 2 ? 0.5 : 0.05;
+    opt.tau = 0.5;
     bk_search_result r = search(bk_backend_cpu(), &m, planted, PLANTED, &opt);
-    ck_assert_msg(r.n >= 1 && r.step[0].id == BK_SYNTH_BOS, "%d tokens, the first is %d (%g -> %g)", WRONG(r));
+    ck_assert_msg(r.n == 1 && r.step[0].id == BK_SYNTH_BOS, "%d tokens, the first is %d (%g -> %g)", WRONG(r));
+    close_model(&m);
+}
+END_TEST
+
+/* Steps of every token's own do not care how large others are. */
+START_TEST(the_sink_matters_less_to_dynamic_quantizers)
+{
+    double falls[2];
+    model m;
+    open_synth(&m, NULL);
+    for (int i = 0; i < 2; i++) {
+        bk_block_quant q = bk_tiny_quant(i ? "dynamic" : "static", 4, 4, true);
+        bk_search_options opt = options(BK_SEARCH_ERROR, &q);
+        bk_search_result r = search(bk_backend_cpu(), &m, (int32_t[]){BK_SYNTH_BOS}, 1, &opt);
+        falls[i] = r.n ? 1 - r.step[0].after / r.step[0].before : 0;
+    }
+    ck_assert_msg(falls[0] > 2 * falls[1], "static: by %g, dynamic: by %g", falls[0], falls[1]);
     close_model(&m);
 }
 END_TEST
@@ -569,7 +585,8 @@ int main(void)
     suite_add_tcase(s, t);
     t = tcase_create("search");
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, the_planted_sink_is_found, 0, 4);
+    tcase_add_loop_test(t, the_planted_sink_is_found, 0, BK_SEARCH_OBJECTIVE_COUNT);
+    tcase_add_test(t, the_sink_matters_less_to_dynamic_quantizers);
     tcase_add_test(t, behind_the_sink_static_quantizers_err_less);
     tcase_add_test(t, behind_the_sink_no_token_stands_out);
     tcase_add_loop_test(t, the_objective_falls_along_the_path, 0, BK_SEARCH_OBJECTIVE_COUNT);
