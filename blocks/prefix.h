@@ -17,7 +17,8 @@ bk_status bk_prefix_check(const int32_t *ids, int64_t n, int64_t vocab, bk_error
 bk_status bk_prefix_compute(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t n, bk_prefix *out, bk_error *err) BK_MUST_USE;
 void bk_prefix_free(bk_prefix *p);
 
-/* The same one block at a time, for callers that hold the weights of a block for other reasons. All prefixes of a walk have n > 0 tokens. */
+/* The same one block at a time, for callers that hold the weights of a block for other reasons. All prefixes of a walk
+ * have n > 0 tokens. */
 typedef struct bk_prefix_walk {
     const bk_source *src;
     int64_t n;
@@ -27,11 +28,13 @@ typedef struct bk_prefix_walk {
     float *row, *k, *v; /* [n, kv_heads * head_dim]; where the keys and values of the block that is running go */
 } bk_prefix_walk;
 /* bk_prefix_walk_close is due after a failure too. */
-bk_status bk_prefix_walk_open(bk_prefix_walk *w, const bk_backend *be, const bk_source *src, int64_t n, bk_error *err) BK_MUST_USE;
+bk_status bk_prefix_walk_open(bk_prefix_walk *w, const bk_backend *be, const bk_source *src, int64_t n,
+                              bk_error *err) BK_MUST_USE;
 /* Starts over with these ids [n]. */
 bk_status bk_prefix_walk_begin(bk_prefix_walk *w, const int32_t *ids, bk_error *err) BK_MUST_USE;
 /* The next block, whose weights the caller has read: keys and values [kv_heads, n, head_dim]. */
-bk_status bk_prefix_walk_block(bk_prefix_walk *w, const bk_block_weights *weights, float *k, float *v, bk_error *err) BK_MUST_USE;
+bk_status bk_prefix_walk_block(bk_prefix_walk *w, const bk_block_weights *weights, float *k, float *v,
+                               bk_error *err) BK_MUST_USE;
 void bk_prefix_walk_close(bk_prefix_walk *w);
 
 /* k and v of one block, for bk_block_set_prefix */

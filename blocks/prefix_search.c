@@ -59,7 +59,7 @@ struct judge {
     bk_stream *h;
     bk_maxima maxima; /* of ratio */
     float *scratch;
-    double *power;    /* of error: |Q(x) - x|^2 and |x|^2 of the tokens of a batch */
+    double *power;     /* of error: |Q(x) - x|^2 and |x|^2 of the tokens of a batch */
     double sum, sites; /* of error: relative errors of the present block */
     /* Of prefixes of n tokens. */
     int64_t n;
@@ -91,7 +91,8 @@ static bk_status row_powers(judge *j, const bk_tensor *x, double *out)
     int64_t rows = bk_rows(x);
     bk_tensor *power = bk_tensor_new(j->pass, BK_F64, 1, &rows, "powers");
     if (!power) return j->err->code;
-    BK_TRY(bk_k_rowdot(j->pass, &(bk_rowdot_args){.rows = rows, .cols = bk_last_dim(x), .a = x->data, .b = x->data, .out = power->data}));
+    bk_rowdot_args a = {.rows = rows, .cols = bk_last_dim(x), .a = x->data, .b = x->data, .out = power->data};
+    BK_TRY(bk_k_rowdot(j->pass, &a));
     return bk_ctx_measuring(j->pass) ? BK_OK : bk_read_f64(j->be, power, 0, out, rows, j->err);
 }
 
@@ -181,12 +182,16 @@ static void close_length(judge *j)
 static bk_status open_length(judge *j, int64_t n)
 {
     close_length(j);
-    bk_block_options opt = {.quant = j->opt->objective == BK_SEARCH_ERROR ? &j->quant : NULL, .r3 = bk_source_r3(j->src),
-                            .r4 = bk_source_r4(j->src), .prefix_len = n, .tokens = j->tokens};
+    bk_block_options opt = {.quant = j->opt->objective == BK_SEARCH_ERROR ? &j->quant : NULL,
+                            .r3 = bk_source_r3(j->src),
+                            .r4 = bk_source_r4(j->src),
+                            .prefix_len = n,
+                            .tokens = j->tokens};
     int64_t size = j->cfg->kv_heads * n * j->cfg->head_dim;
     j->n = n;
     if (n) BK_TRY(bk_prefix_walk_open(&j->walk, j->be, j->src, n, j->err));
-    if (n && !(j->k = malloc((size_t)size * 2 * sizeof *j->k))) return bk_fail(j->err, BK_ENOMEM, "no memory for a prefix");
+    if (n && !(j->k = malloc((size_t)size * 2 * sizeof *j->k)))
+        return bk_fail(j->err, BK_ENOMEM, "no memory for a prefix");
     j->v = n ? j->k + size : NULL;
     BK_TRY(bk_block_create(&j->b, j->be, j->cfg, &opt, j->err));
     j->init = bk_ctx_new(j->be, j->err);
@@ -213,7 +218,9 @@ static bk_status judge_block(judge *j, int64_t layer, double *value)
     BK_TRY(bk_block_pass(j->pass, j->b, j->h, j->h, j->err));
     BK_TRY(j->err->code);
     BK_TRY(j->o->end(j, value));
-    return isfinite(*value) ? BK_OK : bk_fail(j->err, BK_ENUMERIC, "the objective is not finite: activations are not, or have the median 0");
+    return isfinite(*value)
+               ? BK_OK
+               : bk_fail(j->err, BK_ENUMERIC, "the objective is not finite: activations are not, or have the median 0");
 }
 
 typedef struct progress {
@@ -244,7 +251,8 @@ static bk_status judge_prefix(judge *j, const int32_t *prefix, double enough, pr
 
 /* --- the search --- */
 
-static bk_status try_candidates(judge *j, const bk_id_list *candidates, int32_t *prefix, progress *p, bk_search_step *step)
+static bk_status try_candidates(judge *j, const bk_id_list *candidates, int32_t *prefix, progress *p,
+                                bk_search_step *step)
 {
     step->id = -1;
     step->after = step->before;
@@ -272,8 +280,9 @@ static bk_status search(judge *j, const bk_id_list *candidates, const bk_watch *
         BK_TRY(open_length(j, out->n + 1));
         BK_TRY(try_candidates(j, candidates, prefix, &p, &step));
         out->stopped = !(step.after < (1 - j->opt->tau) * step.before);
+        prefix[out->n] = step.id;
         if (out->stopped) out->last = step;
-        else prefix[out->n] = step.id, out->step[out->n++] = step;
+        else out->step[out->n++] = step;
     }
     p.done = p.total;
     return show(&p, 0, j->err);
@@ -283,15 +292,20 @@ static bk_status check(judge *j, const bk_id_list *candidates)
 {
     const bk_search_options *o = j->opt;
     int64_t longest = j->tokens + o->max_tokens;
+    if (j->samples < 1 || j->tokens < 1) return bk_fail(j->err, BK_EINVAL, "there are no windows to judge a prefix by");
     if (candidates->n < 1) return bk_fail(j->err, BK_EINVAL, "there are no candidates for a prefix");
     BK_TRY(bk_prefix_check(candidates->ids, candidates->n, j->cfg->vocab, j->err));
     if (o->max_tokens < 1 || o->max_tokens > BK_PREFIX_MAX)
-        return bk_fail(j->err, BK_EINVAL, "a prefix of %lld tokens: want 1 to %d", (long long)o->max_tokens, BK_PREFIX_MAX);
+        return bk_fail(j->err, BK_EINVAL, "a prefix of %lld tokens: want 1 to %d", (long long)o->max_tokens,
+                       BK_PREFIX_MAX);
     if (longest > j->cfg->max_positions)
-        return bk_fail(j->err, BK_EINVAL, "windows of %lld tokens behind a prefix of %lld go beyond the model's %lld positions",
+        return bk_fail(j->err, BK_EINVAL,
+                       "windows of %lld tokens behind a prefix of %lld go beyond the model's %lld positions",
                        (long long)j->tokens, (long long)o->max_tokens, (long long)j->cfg->max_positions);
-    if (o->objective == BK_SEARCH_ERROR && j->quant.activation.bits >= 16 && j->quant.key.bits >= 16 && j->quant.value.bits >= 16)
-        return bk_fail(j->err, BK_EINVAL, "neither activations nor keys nor values are quantized: there is no error to search by");
+    if (o->objective == BK_SEARCH_ERROR && j->quant.activation.bits >= 16 && j->quant.key.bits >= 16 &&
+        j->quant.value.bits >= 16)
+        return bk_fail(j->err, BK_EINVAL,
+                       "neither activations nor keys nor values are quantized: there is no error to search by");
     return BK_OK;
 }
 
@@ -317,11 +331,19 @@ static void close_judge(judge *j)
     free(j->power);
 }
 
-bk_status bk_prefix_search(const bk_backend *be, const bk_source *src, const bk_id_list *candidates, const int32_t *ids, int64_t samples,
-                           int64_t tokens, const bk_search_options *opt, const bk_watch *watch, bk_search_result *out, bk_error *err)
+bk_status bk_prefix_search(const bk_backend *be, const bk_source *src, const bk_id_list *candidates, const int32_t *ids,
+                           int64_t samples, int64_t tokens, const bk_search_options *opt, const bk_watch *watch,
+                           bk_search_result *out, bk_error *err)
 {
-    judge j = {.be = be, .src = src, .cfg = bk_source_config(src), .ids = ids, .samples = samples, .tokens = tokens, .opt = opt,
-               .o = &objectives[opt->objective], .err = err};
+    judge j = {.be = be,
+               .src = src,
+               .cfg = bk_source_config(src),
+               .ids = ids,
+               .samples = samples,
+               .tokens = tokens,
+               .opt = opt,
+               .o = &objectives[opt->objective],
+               .err = err};
     if (opt->quant) j.quant = *opt->quant;
     else j.quant.activation.bits = j.quant.key.bits = j.quant.value.bits = 16;
     j.quant.weight.bits = 16;

@@ -266,7 +266,8 @@ static bk_status memory(const estimator *e, bk_estimate *out)
     }
     if (bk_stage_used(BK_STAGE_PREFIX, c)) {
         BK_TRY(pass_bytes(e, true, false, search_samples(e), d->seqlen, &block, &pass));
-        m[BK_PART_OUTLIERS] = max2(m[BK_PART_OUTLIERS], weights_bytes(e) + 2 * block + pass + stream_memory(e, search_samples(e), d->seqlen));
+        double search = weights_bytes(e) + 2 * block + pass + stream_memory(e, search_samples(e), d->seqlen);
+        m[BK_PART_OUTLIERS] = max2(m[BK_PART_OUTLIERS], search);
     }
     BK_TRY(init_memory(e, &block, &pass));
     m[BK_PART_INIT] = weights_bytes(e) + block + pass;
@@ -350,13 +351,15 @@ static double init_seconds(const estimator *e, const bk_rates *r, bool search)
     return products / (1e9 * r->gflops * SEARCH_SHARE) + (2 + BK_GRID_ROUNDS + 3.0 * CANDIDATES) * passes;
 }
 
-/* As if every place of the prefix were filled and every candidate taken through all blocks: the most that it can be. Error needs the ranges first. */
+/* As if every place of the prefix were filled and every candidate taken through all blocks: the most that it can be.
+ * Error needs the ranges first. */
 static double search_seconds(const estimator *e, const bk_rates *r)
 {
     const bk_run_config *c = e->c;
-    double passes = c->prefix.search.objective == BK_SEARCH_ERROR ? 2 : 1;
-    double block = r->load_seconds + passes * forward_seconds(e, r, (double)search_samples(e), c->data.detection.seqlen);
-    return block * (double)bk_prefix_search_steps(c->prefix.search.candidates, c->prefix.search.max_tokens, e->cfg->layers);
+    double windows = (double)search_samples(e) * (c->prefix.search.objective == BK_SEARCH_ERROR ? 2 : 1);
+    double block = r->load_seconds + forward_seconds(e, r, windows, c->data.detection.seqlen);
+    int64_t candidates = c->prefix.search.candidates, tokens = c->prefix.search.max_tokens;
+    return block * (double)bk_prefix_search_steps(candidates, tokens, e->cfg->layers);
 }
 
 static double train_seconds(const estimator *e, const bk_rates *r)

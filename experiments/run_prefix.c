@@ -1,5 +1,5 @@
-/* Outlier tokens and prefix of a run: the stage `outliers` keeps the choice by count, the stage `prefix` that of a search, prefix.h5 in the run
- * folder the keys and values. */
+/* Outlier tokens and prefix of a run: the stage `outliers` keeps the choice by count, the stage `prefix` that of a
+ * search, prefix.h5 in the run folder the keys and values. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,14 +183,20 @@ static bk_status log_search(const bk_run *r, const searched *s, bk_error *err)
     return BK_OK;
 }
 
-static bk_status run_search(const bk_run *r, searched *s, const unsigned *skip_sites, const bk_watch *watch, bk_error *err)
+static bk_status run_search(const bk_run *r, searched *s, const unsigned *skip_sites, const bk_watch *watch,
+                            bk_error *err)
 {
+    const bk_samples *d = &r->detection;
     int64_t samples = r->cfg.prefix.search.samples;
-    bk_search_options opt = {.objective = (bk_search_objective)r->cfg.prefix.search.objective, .quant = &r->quant, .skip_sites = skip_sites,
-                             .ema = r->cfg.init.range == BK_RANGE_EMA, .max_tokens = r->cfg.prefix.search.max_tokens,
+    bk_id_list candidates = {s->candidates, s->n_candidates};
+    bk_search_options opt = {.objective = (bk_search_objective)r->cfg.prefix.search.objective,
+                             .quant = &r->quant,
+                             .skip_sites = skip_sites,
+                             .ema = r->cfg.init.range == BK_RANGE_EMA,
+                             .max_tokens = r->cfg.prefix.search.max_tokens,
                              .tau = r->cfg.prefix.search.tau};
-    return bk_prefix_search(r->lab.be, r->src, &(bk_id_list){s->candidates, s->n_candidates}, r->detection.ids,
-                            samples < r->detection.n ? samples : r->detection.n, r->detection.seqlen, &opt, watch, &s->result, err);
+    return bk_prefix_search(r->lab.be, r->src, &candidates, d->ids, samples < d->n ? samples : d->n, d->seqlen, &opt,
+                            watch, &s->result, err);
 }
 
 static bk_status search(bk_run *r, searched *s, bk_error *err)
@@ -199,8 +205,8 @@ static bk_status search(bk_run *r, searched *s, bk_error *err)
     int64_t layers = bk_model_config(r->lab.model)->layers;
     BK_TRY(find_candidates(r, s, err));
     BK_TRY(bk_skip_lists(&r->cfg, layers, &skip_sites, err));
-    bk_watch watch =
-        bk_run_begin_stage(r, "prefix search", 2, bk_prefix_search_steps(s->n_candidates, r->cfg.prefix.search.max_tokens, layers));
+    int64_t steps = bk_prefix_search_steps(s->n_candidates, r->cfg.prefix.search.max_tokens, layers);
+    bk_watch watch = bk_run_begin_stage(r, "prefix search", 2, steps);
     bk_status st = run_search(r, s, skip_sites, &watch, err);
     free(skip_sites);
     if (!st) st = save_search(r, s, err);

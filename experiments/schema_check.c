@@ -235,12 +235,13 @@ bk_status bk_run_config_check_files(const bk_run_config *c, bk_error *err)
 
 static bk_status check_lengths(const bk_run_config *c, int64_t positions, int64_t prefix, bk_error *err)
 {
-    bool own = *c->data.calibration.text, searches = c->prefix.mode == BK_PREFIX_SEARCH;
+    bool own = *c->data.calibration.text;
+    int64_t searched = c->prefix.mode == BK_PREFIX_SEARCH ? c->prefix.search.max_tokens : 0;
     const struct {
         bool used;
         const char *key;
         int64_t tokens, prefix;
-    } all[] = {{bk_run_config_detects(c), "data.detection.seqlen", c->data.detection.seqlen, searches ? c->prefix.search.max_tokens : 0},
+    } all[] = {{bk_run_config_detects(c), "data.detection.seqlen", c->data.detection.seqlen, searched},
                {own, "data.calibration.seqlen", c->data.calibration.seqlen, prefix},
                {bk_run_needs_statistics(c), "data.statistics.seqlen", c->data.statistics.seqlen, prefix},
                {c->train.epochs > 0 || !own, "data.training.seqlen", c->data.training.seqlen, prefix},

@@ -115,7 +115,7 @@ static const bk_key fixed[] = {
      "text behind P prefixed tokens starts at position 0 again, not at P"},
     {"prefix.bos", BK_KEY_ENUM, AT(prefix.bos), "last", 0, 0, "last|none", "where auto puts the BOS"},
     {"prefix.search.objective", BK_KEY_ENUM, AT(prefix.search.objective), "error", 0, 0, "error|ratio",
-     "what a searched prefix lowers: relative error of the run's quantizers of activations and cache, or largest over median magnitude"},
+     "what a searched prefix lowers: relative error of the run's quantizers at sites, or largest over median magnitude"},
     {"prefix.search.candidates", BK_KEY_INT, AT(prefix.search.candidates), "16", 1, 1024, NULL,
      "tokens tried at each place: BOS, EOS, outlier tokens and frequent ones in turns"},
     {"prefix.search.max_tokens", BK_KEY_INT, AT(prefix.search.max_tokens), "4", 1, BK_PREFIX_MAX, NULL, "tokens of the longest prefix"},
