@@ -95,6 +95,19 @@ START_TEST(killed_at_a_rename_with_more_stages)
 }
 END_TEST
 
+/* What the rounding learns is in no file but the stage `init` and, hard, the shards; gains of norms are in the shards alone. */
+START_TEST(killed_at_a_rename_with_learned_rounding)
+{
+    static const char *const weights[] = {"adaround", "signround"};
+    char stage[256], quant[64];
+    snprintf(quant, sizeof quant, "quant: {weight: {quantizer: %s}}\n", weights[_i]);
+    e2e_config("../m", quant);
+    e2e_replace("run.yaml", "epochs: 2,", "epochs: 2, norms: true, lr_round: 0.1,");
+    reference();
+    for (long n = 8; n <= calls[0]; n += all() ? 1 : 4) kill_at("rename", n, stage, sizeof stage);
+}
+END_TEST
+
 START_TEST(killed_at_an_fsync)
 {
     char stage[256];
@@ -165,6 +178,7 @@ int main(void)
     tcase_add_test(t, killed_at_a_rename);
     tcase_add_test(t, killed_at_a_rename_with_other_settings);
     tcase_add_test(t, killed_at_a_rename_with_more_stages);
+    tcase_add_loop_test(t, killed_at_a_rename_with_learned_rounding, 0, 2);
     tcase_add_test(t, killed_at_an_fsync);
     tcase_add_test(t, killed_inside_every_stage);
     tcase_add_test(t, killed_at_random);

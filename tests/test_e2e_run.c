@@ -133,6 +133,34 @@ START_TEST(training_that_changes_nothing_is_the_initialisation)
 }
 END_TEST
 
+/* Each quantizer of weights: what the row of the initialised model has is what is written, and what is read back. */
+START_TEST(without_training_every_quantizer_gives_the_initialised_model)
+{
+    static const char *const weights[] = {"lsq", "lwc", "adaround", "signround"};
+    for (int asym = 0; asym < 2; asym++) {
+        const char *scheme = asym ? "W3A16-g32" : "W4A4KV4-static";
+        e2e_remove("a");
+        e2e_brick(0, "run run.yaml --set scheme=%s --set quant.weight.quantizer=%s --set train.epochs=0 --out a", scheme, weights[_i]);
+        double init = e2e_number("a/summary.json", "ppl", "init");
+        ck_assert_double_finite(init);
+        ck_assert_double_eq(init, e2e_number("a/summary.json", "ppl", "final"));
+        e2e_brick(0, "eval --model a --text ../m/eval.txt --seqlen 32 --windows 4 --threads 1 --json");
+        ck_assert_double_eq(e2e_number("out", "ppl", NULL), init);
+    }
+}
+END_TEST
+
+/* Learned steps of activations are stored ones: they want ranges, and are measured. */
+START_TEST(learned_steps_of_activations_are_measured)
+{
+    static const char sets[] = "--set quant.activation.quantizer=lsq --set quant.key.quantizer=lsq --set quant.value.quantizer=lsq "
+                               "--set init.search=false --set train.epochs=0";
+    e2e_brick(0, "run run.yaml %s --out a", sets);
+    e2e_brick(0, "run run.yaml --set init.search=false --set train.epochs=0 --out b");
+    ck_assert_double_eq(e2e_number("a/summary.json", "ppl", "final"), e2e_number("b/summary.json", "ppl", "final"));
+}
+END_TEST
+
 START_TEST(a_single_step_is_training)
 {
     e2e_brick(0, "run run.yaml --set train.epochs=1 --set train.batch=6 --out a");
@@ -427,6 +455,8 @@ int main(void)
     tcase_add_test(t, gains_of_norms_are_trained_on_request);
     tcase_add_test(t, rows_of_weights_alone_speak_of_no_ranges);
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
+    tcase_add_loop_test(t, without_training_every_quantizer_gives_the_initialised_model, 0, 4);
+    tcase_add_test(t, learned_steps_of_activations_are_measured);
     tcase_add_test(t, a_single_step_is_training);
     tcase_add_test(t, a_finished_run_is_left_alone);
     tcase_add_test(t, another_build_makes_stages_of_its_own);

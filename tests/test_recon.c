@@ -328,6 +328,176 @@ START_TEST(skipped_places_stay_in_full_precision)
 }
 END_TEST
 
+/* --- quantizers of weights --- */
+
+static const char *const learners[] = {"lsq", "lwc", "adaround", "signround"};
+enum { LEARNERS = sizeof learners / sizeof learners[0] };
+
+static bk_block_quant quant_with(const char *weights, int bits)
+{
+    bk_block_quant q = bk_tiny_quant("static", bits, 8, true);
+    q.weight = bk_tiny_spec(weights, bits, false, BK_PER_GROUP, 8);
+    return q;
+}
+
+static void open_learner(bk_trainee *e, const bk_backend *be, const char *weights)
+{
+    bk_block_quant quant = quant_with(weights, 3);
+    bk_trainee_open_scaled(e, be, &quant, 1);
+}
+
+/* Weights stand still, as the papers have it; eight epochs of three steps. */
+static bk_train_options learner_options(void)
+{
+    bk_train_options opt = bk_trainee_options();
+    opt.epochs = 8;
+    opt.lr_quant = 2e-3;
+    opt.lr_weight = 0;
+    return opt;
+}
+
+START_TEST(every_quantizer_of_weights_learns)
+{
+    bk_trainee e;
+    bk_train_options opt = learner_options();
+    opt.n_val = 0;
+    bool adaround = !strcmp(learners[_i / 2], "adaround");
+    if (adaround) opt.lr_round = 0.1; /* 24 steps of 1e-3 decide nothing */
+    open_learner(&e, bk_trainee_backend(_i % 2), learners[_i / 2]);
+    bk_trainee_train(&e, &opt);
+    ck_assert(!e.report.fell_back && e.report.halvings == 0);
+    ck_assert_msg(e.report.loss_final < 0.99 * e.report.loss_init, "%s: %g, then %g", learners[_i / 2], e.report.loss_init, e.report.loss_final);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+START_TEST(threads_do_not_matter_to_them)
+{
+    bk_trainee e;
+    int64_t n;
+    bk_train_options opt = learner_options();
+    open_learner(&e, bk_backend_cpu(), learners[_i]);
+    float *start = bk_trainee_state(&e, &n), *result[2];
+    for (int k = 0; k < 2; k++) {
+        e.t.be->set_threads(k + 1);
+        result[k] = bk_trainee_after(&e, start, &opt, &n);
+    }
+    ck_assert_msg(!same_bytes(start, result[0], n), "nothing moved");
+    ck_assert(same_bytes(result[0], result[1], n));
+    free(start), free(result[0]), free(result[1]);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+static double loss_now(bk_trainee *e)
+{
+    bk_train_options opt = learner_options();
+    opt.epochs = 0;
+    bk_trainee_train(e, &opt);
+    return e->report.loss_init;
+}
+
+/* The loss that chose the epoch is that of the model that is written, though rounding is still soft in between. */
+START_TEST(soft_rounding_is_judged_when_hard)
+{
+    bk_trainee e;
+    bk_train_options opt = learner_options();
+    opt.lr_round = 0.1;
+    opt.keep_last = _i;
+    open_learner(&e, bk_backend_cpu(), "adaround");
+    bk_trainee_train(&e, &opt);
+    double kept = e.report.loss_final;
+    float *soft = bk_tiny_read(e.t.be, bk_params_find(e.t.b->params, "w_q.v"));
+    int64_t n = bk_numel(e.t.b->w[BK_W_Q]), undecided = 0;
+    for (int64_t i = 0; i < n; i++) undecided += fabsf(soft[i]) < 2;
+    ck_assert_msg(undecided > n / 4, "%d of %d decisions can still move", (int)undecided, (int)n);
+    ck_assert(loss_now(&e) == kept);
+    ok(bk_block_round(e.t.ctx, e.t.b), &e.t.err);
+    float *hard = bk_tiny_read(e.t.be, bk_params_find(e.t.b->params, "w_q.v"));
+    for (int64_t i = 0; i < n; i++) ck_assert_msg(fabsf(hard[i]) == 10 && (hard[i] > 0) == (soft[i] >= 0), "%g became %g", (double)soft[i], (double)hard[i]);
+    ck_assert(loss_now(&e) == kept);
+    free(soft), free(hard);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+START_TEST(a_penalty_decides_and_is_not_reported)
+{
+    int64_t open[2] = {0};
+    double loss[2];
+    for (int k = 0; k < 2; k++) {
+        bk_trainee e;
+        bk_block_quant quant = quant_with("adaround", 3);
+        bk_train_options opt = learner_options();
+        opt.lr_round = 0.2;
+        opt.keep_last = true;
+        quant.weight.option[0] = k ? 1e3 : 0;
+        bk_trainee_open_scaled(&e, bk_backend_cpu(), &quant, 1);
+        bk_trainee_train(&e, &opt);
+        loss[k] = e.epoch[4].loss;
+        float *v = bk_tiny_read(e.t.be, bk_params_find(e.t.b->params, "w_up.v"));
+        for (int64_t i = 0; i < bk_numel(e.t.b->w[BK_W_UP]); i++) open[k] += fabsf(v[i]) < 2.39f;
+        free(v);
+        bk_trainee_close(&e);
+    }
+    ck_assert_msg(2 * open[1] < open[0], "%d decisions are open, %d without penalty", (int)open[1], (int)open[0]);
+    ck_assert_msg(loss[1] < 10 * loss[0], "a loss of %g, %g without penalty", loss[1], loss[0]);
+}
+END_TEST
+
+START_TEST(two_targets_have_the_penalty_once)
+{
+    bk_trainee e;
+    int64_t n;
+    bk_train_options opt = learner_options();
+    open_learner(&e, bk_backend_cpu(), "adaround");
+    float *start = bk_trainee_state(&e, &n), *one = bk_trainee_after(&e, start, &opt, &n);
+    bk_trainee_set_state(&e, start);
+    ok(bk_trainee_train_on(&e, e.target, &opt), &e.err);
+    float *two = bk_trainee_state(&e, &n);
+    ck_assert_msg(same_bytes(one, two, n), "two equal targets gave another block");
+    free(start), free(one), free(two);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+/* Rates of rounding in the last of eight epochs: given, or the rule's own. */
+START_TEST(rounding_has_a_rate_of_its_own)
+{
+    const struct {
+        const char *weights;
+        double given, want;
+    } cases[] = {{"signround", 0, 1.0 / 24 / 24}, {"signround", 0.5, 0.5 / 24}, {"adaround", 0, 1e-3}, {"adaround", 0.25, 0.25}, {"lwc", 0.25, 0}};
+    bk_trainee e;
+    bk_train_options opt = learner_options();
+    opt.lr_round = cases[_i].given;
+    open_learner(&e, bk_backend_cpu(), cases[_i].weights);
+    bk_trainee_train(&e, &opt);
+    ck_assert_double_eq_tol(e.epoch[7].lr_round, cases[_i].want, 1e-15);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+START_TEST(offsets_and_factors_stay_in_their_bounds)
+{
+    bk_trainee e;
+    bk_train_options opt = learner_options();
+    opt.lr_round = 0.4;
+    opt.keep_last = true;
+    open_learner(&e, bk_backend_cpu(), "signround");
+    bk_trainee_train(&e, &opt);
+    float *v = bk_tiny_read(e.t.be, bk_params_find(e.t.b->params, "w_q.v")), *a = bk_tiny_read(e.t.be, bk_params_find(e.t.b->params, "w_q.alpha"));
+    int64_t n = bk_numel(e.t.b->w[BK_W_Q]), ends = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ck_assert_msg(fabsf(v[i]) <= 0.5f && a[i / 8] > 0 && a[i / 8] <= 1, "v = %g, alpha = %g", (double)v[i], (double)a[i / 8]);
+        ends += fabsf(v[i]) == 0.5f;
+    }
+    ck_assert_msg(ends > 0, "a poor example: no bound was reached");
+    free(v), free(a);
+    bk_trainee_close(&e);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("recon");
@@ -348,6 +518,16 @@ int main(void)
     tcase_add_test(t, two_targets_weigh_the_same);
     tcase_add_test(t, clipping_bounds_the_gradient);
     tcase_add_test(t, skipped_places_stay_in_full_precision);
+    suite_add_tcase(s, t);
+    t = tcase_create("quantizers of weights");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, every_quantizer_of_weights_learns, 0, 2 * LEARNERS);
+    tcase_add_loop_test(t, threads_do_not_matter_to_them, 0, LEARNERS);
+    tcase_add_loop_test(t, soft_rounding_is_judged_when_hard, 0, 2);
+    tcase_add_test(t, a_penalty_decides_and_is_not_reported);
+    tcase_add_test(t, two_targets_have_the_penalty_once);
+    tcase_add_loop_test(t, rounding_has_a_rate_of_its_own, 0, 5);
+    tcase_add_test(t, offsets_and_factors_stay_in_their_bounds);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -104,6 +104,15 @@ static const bk_backend *sick_backend(int64_t from, int64_t to)
     return &sick;
 }
 
+/* The same for the offsets of rounding. */
+static bk_status sick_rounding(const bk_fakequant_bwd_args *a, const bk_work *w)
+{
+    bk_status st = bk_backend_ref(BK_F32)->k.fakequant_bwd(a, w);
+    calls++;
+    if (calls >= sick_from && calls < sick_to && a->dv) ((float *)a->dv)[5] = sick_value;
+    return st;
+}
+
 enum { BWD_PER_STEP = 7 + 6 }; /* linears and sites */
 
 START_TEST(one_bad_gradient_halves_the_rate)
@@ -117,6 +126,27 @@ START_TEST(one_bad_gradient_halves_the_rate)
     ck_assert_msg(strstr(e.report.why, "step 4") && strstr(e.report.why, ".step") && strstr(e.report.why, "index 0"), "%s", e.report.why);
     ck_assert(e.report.loss_final < e.report.loss_init);
     ck_assert(fabs(e.epoch[e.epochs - 1].lr_quant - bk_cosine_lr(opt.lr_quant / 2, 10, 11, 12)) < 1e-12);
+    bk_trainee_close(&e);
+}
+END_TEST
+
+/* Signs would not see it: the sign of NaN is none. */
+START_TEST(one_bad_gradient_of_rounding_halves_its_rate)
+{
+    bk_trainee e;
+    bk_train_options opt = bk_trainee_options();
+    bk_block_quant quant = bk_tiny_quant("static", 4, 4, true);
+    const char *weights = _i ? "adaround" : "signround";
+    quant.weight = bk_tiny_spec(weights, 4, true, BK_PER_CHANNEL, 0);
+    const bk_backend *be = sick_backend(BWD_PER_STEP * 4 + 1, BWD_PER_STEP * 5 + 1);
+    sick.k.fakequant_bwd = sick_rounding;
+    bk_trainee_open_scaled(&e, be, &quant, 1);
+    opt.lr_round = 0.01;
+    bk_trainee_train(&e, &opt);
+    ck_assert(!e.report.fell_back);
+    ck_assert_int_eq(e.report.halvings, 1);
+    ck_assert_msg(strstr(e.report.why, "step 4") && strstr(e.report.why, ".v") && strstr(e.report.why, "index 5"), "%s", e.report.why);
+    ck_assert_double_eq_tol(e.epoch[e.epochs - 1].lr_round, _i ? 0.005 : 0.005 / 12, 1e-12);
     bk_trainee_close(&e);
 }
 END_TEST
@@ -216,9 +246,12 @@ START_TEST(nothing_is_allocated_after_the_first_step)
     long count = -1;
     bk_train_options opt = bk_trainee_options();
     opt.shuffle = true;
-    bk_trainee_open(&e, bk_backend_cpu(), _i ? "dynamic" : "static");
+    static const char *const weights[] = {"affine", "affine", "lsq", "lwc", "adaround", "signround"};
+    bk_block_quant quant = bk_tiny_quant(_i % 2 ? "dynamic" : "static", 4, 4, false);
+    quant.weight = bk_tiny_spec(weights[_i], 4, false, BK_PER_GROUP, 8);
+    bk_trainee_open_scaled(&e, bk_backend_cpu(), &quant, 1);
     bk_watch watch = {from_the_second_step, &count};
-    ok(bk_block_train(e.t.b, e.x, e.target, _i ? e.twice : NULL, &opt, &(bk_train_hooks){bk_trainee_keep_epoch, &e, &watch}, &e.report, &e.err), &e.err);
+    ok(bk_block_train(e.t.b, e.x, e.target, _i % 2 ? e.twice : NULL, &opt, &(bk_train_hooks){bk_trainee_keep_epoch, &e, &watch}, &e.report, &e.err), &e.err);
     ck_assert_int_eq(e.epochs, opt.epochs);
     if (bk_alloc_counted()) {
         ck_assert_msg(count == 0, "%ld allocations", count);
@@ -340,6 +373,7 @@ int main(void)
     tcase_add_loop_test(t, a_broken_block_falls_back, 0, 2);
     tcase_add_test(t, targets_beyond_float_fall_back);
     tcase_add_test(t, one_bad_gradient_halves_the_rate);
+    tcase_add_loop_test(t, one_bad_gradient_of_rounding_halves_its_rate, 0, 2);
     tcase_add_test(t, gradients_whose_square_overflows_are_told);
     tcase_add_loop_test(t, huge_targets_are_trained_on, 0, 2);
     tcase_add_test(t, bad_gradients_without_end_fall_back);
@@ -348,7 +382,7 @@ int main(void)
     suite_add_tcase(s, t);
     t = tcase_create("resources");
     tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, nothing_is_allocated_after_the_first_step, 0, 2);
+    tcase_add_loop_test(t, nothing_is_allocated_after_the_first_step, 0, 6);
     tcase_add_test(t, memory_may_end_at_any_allocation);
     tcase_add_test(t, the_bytes_of_training_are_known_before);
     tcase_add_test(t, data_that_do_not_fit_are_refused);
