@@ -22,7 +22,7 @@ typedef enum { BK_OFFQ_EIGENVALUE, BK_OFFQ_VARIANCE } bk_offq_score;            
 typedef enum { BK_OFFQ_HADAMARD, BK_OFFQ_GAUSSIAN } bk_offq_spread;                /* H1, H3 (Gaussian also where no matrix is known) */
 typedef enum { BK_OFFQ_KEYS_AUTO, BK_OFFQ_KEYS_ON, BK_OFFQ_KEYS_OFF } bk_offq_keys; /* U3. auto: with a k bias, or beyond the threshold */
 
-#define BK_OFFQ_SPIKINESS 4.6 /* max|k| sqrt(d) / |k|; Gaussian keys of 128 channels have about 2.8 */
+#define BK_OFFQ_SPIKINESS 4.0 /* max|k| sqrt(d) / |k|; Gaussian keys of 128 channels have about 2.8 */
 
 typedef struct bk_offq_options {
     bk_offq_scope scope;

@@ -168,7 +168,7 @@ static const bk_key fixed[] = {
     {"offq.zigzag", BK_KEY_BOOL, AT(offq.zigzag), "false", 0, 0, NULL, "deal channels to the groups in turn, instead of in sorted runs"},
     {"offq.spread", BK_KEY_ENUM, AT(offq.spread), "hadamard", 0, 0, "hadamard|gaussian", "rotation of a group, its first row constant"},
     {"offq.keys", BK_KEY_ENUM, AT(offq.keys), "auto", 0, 0, "auto|on|off", "a basis for keys too; auto: with a k bias, or where keys are spiky"},
-    {"offq.spikiness", BK_KEY_REAL, AT(offq.spikiness), "4.6", 1, 1e9, NULL, "auto: median of max|k| sqrt(d) / |k| from which on keys are spiky"},
+    {"offq.spikiness", BK_KEY_REAL, AT(offq.spikiness), "4", 1, 1e9, NULL, "auto: median of max|k| sqrt(d) / |k| from which on keys are spiky"},
     {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: as quant.activation.group auto"},
 
     {"spin.steps", BK_KEY_INT, AT(spin.steps), "100", 1, MILLION, NULL, "of Cayley SGD"},
