@@ -253,7 +253,8 @@ bk_status bk_run_rows(bk_run *r, bk_error *err)
 
 bk_status bk_run_evaluate(bk_run *r, bk_error *err)
 {
-    return add_row(r, BK_STAGE_KINDS, "+training", row_final, &r->ppl_final, err);
+    const char *name = r->cfg.train.epochs > 0 ? "+training" : "exported"; /* without training: the row before, read back */
+    return add_row(r, BK_STAGE_KINDS, name, row_final, &r->ppl_final, err);
 }
 
 /* --- what is left of it --- */
