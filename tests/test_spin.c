@@ -307,7 +307,7 @@ int main(void)
 {
     Suite *s = suite_create("spin");
     TCase *t = tcase_create("learning");
-    tcase_set_timeout(t, 120);
+    tcase_set_timeout(t, 300);
     tcase_add_test(t, loss_falls);
     tcase_add_test(t, loss_falls_with_r2_and_quantized_weights);
     tcase_add_test(t, loss_falls_with_momentum);
