@@ -64,7 +64,7 @@ START_TEST(an_option_is_a_key_like_any_other)
     e2e_brick(2, "run run.yaml --set scheme=W3A4KV4-static " ODD "--set quant.weight.odd.codes=7 --out five");
     e2e_said("quant.weight.odd.codes is 5 there and 7 here");
     e2e_brick(2, "run run.yaml --set scheme=W3A4KV4-static " ODD "--set quant.weight.odd.codes=6 --out six");
-    e2e_said("--set quant.weight.odd.codes: weight: 6 codes of 3 bits");
+    e2e_said("--set quant.weight.quantizer: weight: 6 codes of 3 bits");
 }
 END_TEST
 

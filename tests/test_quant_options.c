@@ -195,7 +195,7 @@ END_TEST
 START_TEST(more_options_than_there_is_room_for_are_refused)
 {
     static bk_quantizer many[BK_QUANTIZERS_MAX];
-    static char name[BK_QUANTIZERS_MAX][8], letter[BK_OPTIONS_MAX][2];
+    static char name[BK_QUANTIZERS_MAX][16], letter[BK_OPTIONS_MAX][2];
     bk_option eight[BK_OPTIONS_MAX];
     int before = bk_quantizer_count;
     for (int i = 0; i < BK_OPTIONS_MAX; i++) {
