@@ -26,7 +26,7 @@ ${CC:-gcc} -std=c11 -Wall -Werror user.c -o static $(pkg-config --cflags brick) 
 for program in ./dynamic ./static; do [ "$("$program")" = "block 3" ]; done
 # shellcheck disable=SC2046 # the flags are words
 ${CC:-gcc} -shared -fPIC -O2 -ffp-contract=off $(pkg-config --cflags brick) "$tree/examples/quantizer_odd.c" -o odd.so
-usr/bin/brick list quantizers --plugin odd.so | grep -q '^odd '
+usr/bin/brick list quantizers --plugin odd.so | grep '^odd ' >list.txt
 for text in man/man1/brick.1 bash-completion/completions/brick zsh/site-functions/_brick; do [ -s "usr/share/$text" ]; done
 for verb in '' run eval; do
     # shellcheck disable=SC2086 # no verb, no word
