@@ -45,7 +45,8 @@ static _Noreturn void child(const char *path, note *n, pid_t parent)
     if (getppid() != parent || null < 0 || dup2(null, STDOUT_FILENO) < 0) _exit(1);
     alarm(TRY_SECONDS);
     bk_status st = try_all(path, n);
-    n->ended = st == n->err.code;
+    if (st && !n->err.code) st = bk_fail(&n->err, st, "%s: %s", path, bk_status_name(st));
+    n->ended = true;
     _exit(0);
 }
 
