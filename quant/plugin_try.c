@@ -129,7 +129,7 @@ static bk_status finish(trial *t, int64_t units)
     bk_step_begin(t->ctx);
     bk_ctx_record(t->ctx, false);
     say(t, "harden");
-    if (t->q->harden) BK_TRY(went(t, t->q->harden(t->ctx, t->state.bytes)));
+    if (t->q->harden && t->shape.rows) BK_TRY(went(t, t->q->harden(t->ctx, t->state.bytes)));
     BK_TRY(apply(t, &y));
     return codes(t, units);
 }
@@ -138,7 +138,7 @@ static bk_status run(trial *t, int64_t units)
 {
     bk_step_begin(t->ctx);
     say(t, "begin");
-    if (t->q->begin) BK_TRY(went(t, t->q->begin(t->ctx, t->state.bytes, t->x)));
+    if (t->q->begin && t->shape.rows) BK_TRY(went(t, t->q->begin(t->ctx, t->state.bytes, t->x)));
     BK_TRY(train(t));
     return finish(t, units);
 }
