@@ -30,7 +30,8 @@ static bk_status try_all(const char *path, note *n)
     snprintf(n->doing, sizeof n->doing, "loading it");
     BK_TRY(bk_plugin_load(path, &n->err));
     for (int i = first; i < bk_quantizer_count; i++)
-        if (bk_quantizer_try(bk_quantizers[i], bk_backend_ref(BK_F32), n->doing, sizeof n->doing, &n->err)) return bk_error_prefix(&n->err, "%s", path);
+        if (bk_quantizer_try(bk_quantizers[i], bk_backend_ref(BK_F32), n->doing, sizeof n->doing, &n->err))
+            return bk_error_prefix(&n->err, "%s", path);
     return BK_OK;
 }
 
@@ -44,15 +45,21 @@ static _Noreturn void child(const char *path, note *n, pid_t parent)
     if (getppid() != parent || null < 0 || dup2(null, STDOUT_FILENO) < 0) _exit(1);
     alarm(TRY_SECONDS);
     bk_status st = try_all(path, n);
-    n->ended = st == n->err.code;
+    if (st && !n->err.code) st = bk_fail(&n->err, st, "%s: %s", path, bk_status_name(st));
+    n->ended = true;
     _exit(0);
 }
 
 static bk_status say_death(const char *path, const note *n, int how, bk_error *err)
 {
-    if (!WIFSIGNALED(how)) return bk_fail(err, BK_EFORMAT, "%s: ended the program (exit status %d) when it was tried (%s)", path, WEXITSTATUS(how), n->doing);
-    if (WTERMSIG(how) == SIGALRM) return bk_fail(err, BK_EFORMAT, "%s: did not come back within %d s when it was tried (%s)", path, TRY_SECONDS, n->doing);
-    return bk_fail(err, BK_EFORMAT, "%s: crashed when it was tried, signal %d, %s (%s)", path, WTERMSIG(how), strsignal(WTERMSIG(how)), n->doing);
+    if (!WIFSIGNALED(how))
+        return bk_fail(err, BK_EFORMAT, "%s: ended the program (exit status %d) when it was tried (%s)", path,
+                       WEXITSTATUS(how), n->doing);
+    if (WTERMSIG(how) == SIGALRM)
+        return bk_fail(err, BK_EFORMAT, "%s: did not come back within %d s when it was tried (%s)", path, TRY_SECONDS,
+                       n->doing);
+    return bk_fail(err, BK_EFORMAT, "%s: crashed when it was tried, signal %d, %s (%s)", path, WTERMSIG(how),
+                   strsignal(WTERMSIG(how)), n->doing);
 }
 
 /* A crash of the plugin is that of a child. */

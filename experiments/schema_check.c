@@ -69,7 +69,7 @@ static bk_status check_quant(const bk_run_config *c, const char *name, const bk_
     if (bk_qinst_setup(&made, q, &shape, &why)) {
         const char *faulty = fits ? faulty_option(kind, q, &shape) : NULL;
         if (faulty) snprintf(option, sizeof option, "quant.%s.%s.%s", name, kind->name, faulty);
-        return refuse(c, BK_EINVAL, faulty ? option : fits ? grain : quantizer, err, why.msg);
+        return refuse(c, BK_EINVAL, faulty ? option : fits && !kind->n_options ? grain : quantizer, err, why.msg);
     }
     if (q->clip && made.q->needs_range(made.state.bytes))
         return refuse(c, BK_EINVAL, clip, err, "only dynamic ranges have clipping factors");

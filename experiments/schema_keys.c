@@ -257,7 +257,7 @@ bk_status bk_keys_complete(bk_error *err)
     return BK_OK;
 }
 
-/* Before main, so that nobody sees the table empty. Those of quantizers.def fit: test_registry. */
+/* Before main, so that nobody sees the table empty. Those of quantizers.def fit: tests/test_quant_options.c. */
 __attribute__((constructor)) static void complete_at_start(void)
 {
     bk_status st = bk_keys_complete(NULL);
@@ -272,7 +272,7 @@ const bk_quantizer *bk_key_owner(const bk_key *k)
 const bk_key *bk_key_chooser(const bk_key *k)
 {
     char path[64];
-    snprintf(path, sizeof path, "%.*s.quantizer", (int)(strlen(k->path) - strlen(bk_key_owner(k)->name) - 1 - strlen(strrchr(k->path, '.'))), k->path);
+    snprintf(path, sizeof path, "%.*s.quantizer", 6 + (int)strcspn(k->path + 6, "."), k->path); /* behind "quant." */
     return &table[bk_key_find(path)];
 }
 

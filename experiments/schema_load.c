@@ -74,14 +74,13 @@ static const char *leaf_of(const char *path)
     return dot ? dot + 1 : path;
 }
 
-#define PLUGIN_HINT " (no quantizer here has it; is --plugin FILE.so missing?)"
-
-/* 2: quant.weight.bits, 3: quant.weight.<quantizer>.<option>; 0: not in this section. */
-static int depth_in_quant(const char *path)
+/* quant.weight.<x> or deeper: what is no key there may be an option of a quantizer that is not loaded. */
+static bool is_of_quantizer(const char *path)
 {
-    int dots = 0;
-    for (const char *c = path; *c; c++) dots += *c == '.';
-    return strncmp(path, "quant.", 6) == 0 ? dots : 0;
+    char place[128];
+    const char *dot = strncmp(path, "quant.", 6) == 0 ? strchr(path + 6, '.') : NULL;
+    snprintf(place, sizeof place, "%.*s", dot ? (int)(dot - path) : 0, path);
+    return dot && is_section(place);
 }
 
 /* The nearest name in the same section, else a key of that name in another one. */
@@ -97,9 +96,8 @@ const char *bk_key_nearest(const char *path, char *to, size_t size)
         snprintf(to, size, ", did you mean '%s%s%s'?", section, *section ? "." : "", near);
         return to;
     }
-    int depth = depth_in_quant(path);
-    if (depth > 2) {
-        snprintf(to, size, PLUGIN_HINT);
+    if (is_of_quantizer(path)) {
+        snprintf(to, size, " (no quantizer here has it; is --plugin FILE.so missing?)");
         return to;
     }
     for (int i = 0; i < bk_key_count; i++) w.word[i] = leaf_of(bk_keys[i].path);
@@ -110,7 +108,6 @@ const char *bk_key_nearest(const char *path, char *to, size_t size)
         snprintf(to, size, ", did you mean '%s'?", bk_keys[i].path);
         break;
     }
-    if (!near && depth > 1) snprintf(to, size, PLUGIN_HINT);
     return to;
 }
 

@@ -34,7 +34,7 @@ bk_status bk_yaml_fail(const bk_yaml *y, const bk_yaml_node *at, bk_error *err, 
 bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err) BK_MUST_USE;
 /* The same for a field that is no key of a config: a number or text. */
 bk_status bk_field_set(void *field, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err) BK_MUST_USE;
-/* ", did you mean 'train.epochs'?" or "" for a path that is no key; `to` is returned. */
+/* ", did you mean 'train.epochs'?", a word about plugins, or "" for a path that is no key; `to` is returned. */
 const char *bk_key_nearest(const char *path, char *to, size_t size);
 /* Text as a YAML scalar on one line: as it is where that is safe, else in double quotes. */
 void bk_yaml_print_text(FILE *to, const char *text);

@@ -31,7 +31,8 @@ static bk_status take_head(object *o)
     bool elf = o->len >= sizeof o->head && memcmp(o->text, ELFMAG, SELFMAG) == 0;
     if (elf) memcpy(&o->head, o->text, sizeof o->head);
     if (elf && o->head.e_type == ET_DYN && o->head.e_shentsize == sizeof(ElfW(Shdr))) return BK_OK;
-    return bk_fail(o->err, BK_EFORMAT, "%s: is no shared object for this machine (gcc -shared -fPIC makes one)", o->path);
+    return bk_fail(o->err, BK_EFORMAT, "%s: is no shared object for this machine (gcc -shared -fPIC makes one)",
+                   o->path);
 }
 
 static bk_status take_section(const object *o, uint64_t i, ElfW(Shdr) *to)
@@ -69,8 +70,8 @@ static bk_status take_variable(const object *o, const ElfW(Sym) *s, void *to, si
     return take(o, home.sh_offset + (s->st_value - home.sh_addr), to, size);
 }
 
-bk_status bk_elf_variable(const char *path, const char *text, size_t len, const char *name, void *to, size_t size, size_t *found,
-                          bk_error *err)
+bk_status bk_elf_variable(const char *path, const char *text, size_t len, const char *name, void *to, size_t size,
+                          size_t *found, bk_error *err)
 {
     object o = {.path = path, .text = text, .len = len, .err = err};
     ElfW(Shdr) symbols, names;

@@ -29,8 +29,9 @@ typedef struct trial {
 
 static void say(const trial *t, const char *function)
 {
-    snprintf(t->doing, t->size, "quantizer `%s`, %s, %d bits %s%s per %s: %s", t->q->name, t->shape.rows ? "weights" : "activations", t->spec.bits,
-             t->spec.symmetric ? "symmetric" : "asymmetric", t->spec.restricted ? " restricted" : "", bk_granularity_name[t->spec.granularity], function);
+    snprintf(t->doing, t->size, "quantizer `%s`, %s, %d bits %s%s per %s: %s", t->q->name,
+             t->shape.rows ? "weights" : "activations", t->spec.bits, t->spec.symmetric ? "symmetric" : "asymmetric",
+             t->spec.restricted ? " restricted" : "", bk_granularity_name[t->spec.granularity], function);
 }
 
 static bk_status wrong(const trial *t, const char *what)
@@ -104,7 +105,8 @@ static bk_status check_codes(trial *t, const bk_codes *out)
     if (bk_ctx_measuring(t->ctx)) return BK_OK;
     BK_TRY(bk_read_i32(t->be, out->codes, 0, c, N, t->err));
     for (int i = 0; i < N; i++)
-        if (c[i] < out->qmin || c[i] - out->qmin >= 1 << t->spec.bits) return wrong(t, "gave a code outside of qmin .. qmin + 2^bits - 1");
+        if (c[i] < out->qmin || c[i] - out->qmin >= 1 << t->spec.bits)
+            return wrong(t, "gave a code outside of qmin .. qmin + 2^bits - 1");
     return BK_OK;
 }
 
@@ -112,7 +114,8 @@ static bk_status codes(trial *t, int64_t units)
 {
     if (!t->q->codes || !t->shape.rows) return BK_OK;
     say(t, "codes");
-    bk_codes out = {.codes = bk_tensor_new(t->ctx, BK_I32, 2, t->x->dim, "codes"), .step = bk_real_new(t->ctx, 1, &units, "step"),
+    bk_codes out = {.codes = bk_tensor_new(t->ctx, BK_I32, 2, t->x->dim, "codes"),
+                    .step = bk_real_new(t->ctx, 1, &units, "step"),
                     .zero = t->spec.symmetric ? NULL : bk_real_new(t->ctx, 1, &units, "zero")};
     BK_TRY(bk_ctx_status(t->ctx));
     BK_TRY(went(t, t->q->codes(t->ctx, t->state.bytes, t->x, &out)));
@@ -126,7 +129,7 @@ static bk_status finish(trial *t, int64_t units)
     bk_step_begin(t->ctx);
     bk_ctx_record(t->ctx, false);
     say(t, "harden");
-    if (t->q->harden) BK_TRY(went(t, t->q->harden(t->ctx, t->state.bytes)));
+    if (t->q->harden && t->shape.rows) BK_TRY(went(t, t->q->harden(t->ctx, t->state.bytes)));
     BK_TRY(apply(t, &y));
     return codes(t, units);
 }
@@ -135,7 +138,7 @@ static bk_status run(trial *t, int64_t units)
 {
     bk_step_begin(t->ctx);
     say(t, "begin");
-    if (t->q->begin) BK_TRY(went(t, t->q->begin(t->ctx, t->state.bytes, t->x)));
+    if (t->q->begin && t->shape.rows) BK_TRY(went(t, t->q->begin(t->ctx, t->state.bytes, t->x)));
     BK_TRY(train(t));
     return finish(t, units);
 }
@@ -190,7 +193,11 @@ static bk_status try_place(trial *t, bool weights)
     static const int bits[] = {2, 3, 4, 8};
     t->shape = (bk_qshape){.rows = weights ? ROWS : 0, .cols = COLS, .head_dim = weights ? 0 : HEAD, .name = "x"};
     for (int i = 0; i < 4 * 2 * 2 * BK_GRANULARITY_COUNT; i++) {
-        t->spec = (bk_qspec){.bits = bits[i % 4], .symmetric = i / 4 % 2, .restricted = i / 8 % 2, .clip = true, .granularity = (bk_granularity)(i / 16)};
+        t->spec = (bk_qspec){.bits = bits[i % 4],
+                             .symmetric = i / 4 % 2,
+                             .restricted = i / 8 % 2,
+                             .clip = true,
+                             .granularity = (bk_granularity)(i / 16)};
         t->spec.group = t->spec.granularity == BK_PER_GROUP ? GROUP : 0;
         snprintf(t->spec.quantizer, sizeof t->spec.quantizer, "%s", t->q->name);
         for (int k = 0; k < t->q->n_options; k++) t->spec.option[k] = t->q->options[k].initial;

@@ -26,11 +26,23 @@ static const bk_option own[] = {
     {.name = "levels", .about = "a whole number", .type = BK_OPTION_INT, .initial = 3, .min = 1, .max = 9},
     {.name = "soft", .about = "a switch", .type = BK_OPTION_BOOL, .initial = 1},
 };
-static const bk_option others[] = {{.name = "alpha", .about = "another number", .type = BK_OPTION_REAL, .initial = 5, .min = 0, .max = 10}};
-static const bk_quantizer made_up = {.name = "made_up", .about = "weights", .for_weights = true, .options = own, .n_options = 3, .setup = any_setup,
+static const bk_option others[] = {
+    {.name = "alpha", .about = "another number", .type = BK_OPTION_REAL, .initial = 5, .min = 0, .max = 10}};
+static const bk_quantizer made_up = {.name = "made_up",
+                                     .about = "weights",
+                                     .for_weights = true,
+                                     .options = own,
+                                     .n_options = 3,
+                                     .setup = any_setup,
                                      .needs_range = no_range};
-static const bk_quantizer other = {.name = "other", .about = "both", .for_weights = true, .for_activations = true, .options = others, .n_options = 1,
-                                   .setup = any_setup, .needs_range = no_range};
+static const bk_quantizer other = {.name = "other",
+                                   .about = "both",
+                                   .for_weights = true,
+                                   .for_activations = true,
+                                   .options = others,
+                                   .n_options = 1,
+                                   .setup = any_setup,
+                                   .needs_range = no_range};
 
 static void setup(void)
 {
@@ -73,7 +85,9 @@ END_TEST
 
 START_TEST(options_arrive_in_the_order_of_the_quantizer)
 {
-    must(parse("quant: {weight: {made_up: {soft: false, levels: 9, alpha: -0.5}, quantizer: made_up}, key: {quantizer: other, other: {alpha: 7}}}\n",
+    must(parse("quant:\n"
+               "  weight: {made_up: {soft: false, levels: 9, alpha: -0.5}, quantizer: made_up}\n"
+               "  key: {quantizer: other, other: {alpha: 7}}\n",
                "quant.weight.made_up.levels=4"));
     ck_assert_double_eq(c.quant.weight.option[0], -0.5);
     ck_assert_double_eq(c.quant.weight.option[1], 4);
@@ -88,7 +102,8 @@ static const struct {
     {CHOSEN "    made_up: {alhpa: 1}\n", NULL, "c.yaml:4:15: ", "did you mean 'quant.weight.made_up.alpha'?"},
     {CHOSEN "    made_pu: {alpha: 1}\n", NULL, "c.yaml:4:5: ", "did you mean 'quant.weight.made_up'?"},
     {CHOSEN "    made_up: 3\n", NULL, "c.yaml:4:14: ", "section"},
-    {CHOSEN "    made_up: {alpha: 1.5}\n", NULL, "c.yaml:4:22: ", "quant.weight.made_up.alpha: 1.5 is not in the range -1 to 1"},
+    {CHOSEN "    made_up: {alpha: 1.5}\n", NULL,
+     "c.yaml:4:22: ", "quant.weight.made_up.alpha: 1.5 is not in the range -1 to 1"},
     {CHOSEN "    made_up: {levels: 2.5}\n", NULL, "c.yaml:4:23: ", "whole number"},
     {CHOSEN "    made_up: {levels: 10}\n", NULL, "c.yaml:4:23: ", "range 1 to 9"},
     {CHOSEN "    made_up: {soft: 1}\n", NULL, "c.yaml:4:21: ", "true or false"},
@@ -100,13 +115,15 @@ static const struct {
     {CHOSEN "  key:\n    made_up: {alpha: 1}\n", NULL, "c.yaml:5:5: ", "unknown key"}, /* it is for weights alone */
     {"quant: {weight: {quantizer: mine}}\n", NULL, "c.yaml:1:29: ", "is --plugin FILE.so missing?"},
     {"quant: {weight: {mine: {alpha: 1}}}\n", NULL, "c.yaml:1:18: ", "is --plugin FILE.so missing?"},
-    {"seed: 1\n", "quant.weight.mine.threshold=1", "--set quant.weight.mine.threshold: unknown key (", "is --plugin FILE.so missing?"},
+    {"seed: 1\n", "quant.weight.mine.threshold=1", "--set quant.weight.mine.threshold: unknown key (",
+     "is --plugin FILE.so missing?"},
 };
 
 START_TEST(bad_options_name_place_and_fault)
 {
     ck_assert_int_eq(parse(bad[_i].text, bad[_i].set), BK_EINVAL);
-    ck_assert_msg(strncmp(err.msg, bad[_i].place, strlen(bad[_i].place)) == 0, "'%s' does not begin with '%s'", err.msg, bad[_i].place);
+    ck_assert_msg(strncmp(err.msg, bad[_i].place, strlen(bad[_i].place)) == 0, "'%s' does not begin with '%s'", err.msg,
+                  bad[_i].place);
     ck_assert_msg(strstr(err.msg, bad[_i].word) != NULL, "no '%s' in '%s'", bad[_i].word, err.msg);
 }
 END_TEST
@@ -122,7 +139,8 @@ START_TEST(a_quantizer_chosen_by_a_later_layer_drops_the_options)
     must(parse(SET, "scheme=W4A4-static"));
     ck_assert_str_eq(c.quant.weight.quantizer, "affine");
     ck_assert_double_eq(c.quant.weight.option[0], 0);
-    ck_assert_int_eq(parse(CHOSEN "    made_up: {alpha: 5}\n", "scheme=W4A4-static"), BK_EINVAL); /* which must still be right */
+    /* What is dropped must still be right. */
+    ck_assert_int_eq(parse(CHOSEN "    made_up: {alpha: 5}\n", "scheme=W4A4-static"), BK_EINVAL);
 }
 END_TEST
 
@@ -131,10 +149,12 @@ START_TEST(the_resolved_config_has_the_options_that_count)
     char in_c[64], in_d[64];
     must(parse(SET "  key: {quantizer: other}\n", NULL));
     char *text = bk_run_config_write(&c);
-    ck_assert_ptr_nonnull(strstr(text, "    clip: false\n    made_up:\n      alpha: 0.1\n      levels: 5\n      soft: true\n  activation:\n"));
+    ck_assert_ptr_nonnull(strstr(
+        text, "    clip: false\n    made_up:\n      alpha: 0.1\n      levels: 5\n      soft: true\n  activation:\n"));
     ck_assert_ptr_nonnull(strstr(text, "    other:\n      alpha: 5\n  value:\n"));
     ck_assert_ptr_null(strstr(strstr(text, "other:") + 6, "other:"));
-    ck_assert_msg(bk_run_config_parse(text, strlen(text), "again.yaml", NULL, 0, &d, &err) == BK_OK, "%s\n%s", err.msg, text);
+    ck_assert_msg(bk_run_config_parse(text, strlen(text), "again.yaml", NULL, 0, &d, &err) == BK_OK, "%s\n%s", err.msg,
+                  text);
     ck_assert_ptr_null(bk_run_config_diff(&c, &d, NULL, in_c, in_d, sizeof in_c));
     char *twice = bk_run_config_write(&d);
     ck_assert_str_eq(text, twice);
@@ -164,7 +184,8 @@ START_TEST(digests_hold_the_options_that_count)
     must(parse(SET, NULL));
     must(bk_config_digest_keys(&c, quant, &text, &err));
     ck_assert_ptr_nonnull(strstr(text, "quant.weight.quantizer: made_up\n"));
-    ck_assert_ptr_nonnull(strstr(text, "quant.weight.made_up.alpha: 0.1\nquant.weight.made_up.levels: 5\nquant.weight.made_up.soft: true\n"));
+    ck_assert_ptr_nonnull(strstr(
+        text, "quant.weight.made_up.alpha: 0.1\nquant.weight.made_up.levels: 5\nquant.weight.made_up.soft: true\n"));
     free(text);
     must(bk_config_digest_keys(&c, all, &text, &err));
     ck_assert_ptr_null(strstr(text, "other"));
@@ -176,7 +197,8 @@ START_TEST(a_value_that_the_quantizer_refuses_is_blamed_on_its_option)
 {
     must(parse("model: m\n" DATA CHOSEN "    made_up: {levels: 7}\n", NULL));
     ck_assert_int_eq(bk_run_config_check(&c, &err), BK_EINVAL);
-    ck_assert_msg(strncmp(err.msg, "c.yaml:6:23: quant.weight.made_up.levels: weight: not 7 levels", 62) == 0, "%s", err.msg);
+    ck_assert_msg(strncmp(err.msg, "c.yaml:6:23: quant.weight.made_up.levels: weight: not 7 levels", 62) == 0, "%s",
+                  err.msg);
 }
 END_TEST
 
@@ -195,7 +217,7 @@ END_TEST
 START_TEST(more_options_than_there_is_room_for_are_refused)
 {
     static bk_quantizer many[BK_QUANTIZERS_MAX];
-    static char name[BK_QUANTIZERS_MAX][8], letter[BK_OPTIONS_MAX][2];
+    static char name[BK_QUANTIZERS_MAX][16], letter[BK_OPTIONS_MAX][2];
     bk_option eight[BK_OPTIONS_MAX];
     int before = bk_quantizer_count;
     for (int i = 0; i < BK_OPTIONS_MAX; i++) {

@@ -1053,6 +1053,17 @@ START_TEST(the_registry_is_sound)
 }
 END_TEST
 
+/* What is asked of a plugin before it is used. */
+START_TEST(every_quantizer_passes_the_trial_of_plugins)
+{
+    for (int i = 0; i < bk_quantizer_count; i++) {
+        char doing[200];
+        bk_error err = {0};
+        ok(bk_quantizer_try(bk_quantizers[i], bk_backend_ref(BK_F32), doing, sizeof doing, &err), &err);
+    }
+}
+END_TEST
+
 static bk_status load_plugin(bk_error *err)
 {
     char self[2048] = "", example[4096];
@@ -1109,6 +1120,7 @@ int main(void)
     tcase_add_test(t, options_have_defaults);
     tcase_add_test(t, who_needs_ranges_is_known_without_a_shape);
     tcase_add_test(t, the_registry_is_sound);
+    tcase_add_test(t, every_quantizer_passes_the_trial_of_plugins);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

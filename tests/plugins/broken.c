@@ -1,4 +1,5 @@
-/* Plugins that are wrong in one way: TABLE overrides members of the quantizer, EXPORT is what the object exports. The rest is the example. */
+/* Plugins that are wrong in one way: TABLE overrides members of the quantizer, EXPORT is what the object exports. The
+ * rest is the example. */
 #define BK_IN_TREE /* the example does not export itself */
 #include "examples/quantizer_odd.c"
 
@@ -84,14 +85,29 @@ static inline bk_status wrong_codes(bk_ctx *ctx, void *st, const bk_tensor *x, b
 }
 
 #define REAL(...) {.about = "a number", .type = BK_OPTION_REAL, .max = 1, __VA_ARGS__}
-static const bk_option outside[] = {REAL(.name = "alpha", .initial = 2)}, twice[] = {REAL(.name = "alpha"), REAL(.name = "alpha")},
-                       no_number[] = {REAL(.name = "alpha", .min = NAN)}, half[] = {REAL(.name = "alpha", .initial = 0.5, .type = BK_OPTION_INT)},
+static const bk_option outside[] = {REAL(.name = "alpha", .initial = 2)},
+                       twice[] = {REAL(.name = "alpha"), REAL(.name = "alpha")},
+                       no_number[] = {REAL(.name = "alpha", .min = NAN)},
+                       half[] = {REAL(.name = "alpha", .initial = 0.5, .type = BK_OPTION_INT)},
                        dotted[] = {REAL(.name = "al.pha")}, silent[] = {{.name = "alpha"}};
 
-static const bk_quantizer broken = {
-    .struct_size = sizeof(bk_quantizer), .abi = BK_QUANTIZER_ABI, .name = "broken", .about = "is wrong in one way", .for_weights = true,
-    .state_size = sizeof(bk_steps), .options = options, .n_options = 1, .setup = setup, .params = bk_steps_params, .units = bk_steps_units,
-    .needs_range = bk_steps_needs_range, .init = init, .factors = bk_steps_factors, .apply = bk_steps_apply, .codes = codes, TABLE};
+static const bk_quantizer broken = {.struct_size = sizeof(bk_quantizer),
+                                    .abi = BK_QUANTIZER_ABI,
+                                    .name = "broken",
+                                    .about = "is wrong in one way",
+                                    .for_weights = true,
+                                    .state_size = sizeof(bk_steps),
+                                    .options = options,
+                                    .n_options = 1,
+                                    .setup = setup,
+                                    .params = bk_steps_params,
+                                    .units = bk_steps_units,
+                                    .needs_range = bk_steps_needs_range,
+                                    .init = init,
+                                    .factors = bk_steps_factors,
+                                    .apply = bk_steps_apply,
+                                    .codes = codes,
+                                    TABLE};
 static const bk_quantizer *const list[] = {&broken, NULL};
 /* So that every one of these plugins uses all that there is. */
 const void *const unused[] = {outside, twice, no_number, half, dotted, silent, list};

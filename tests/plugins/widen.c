@@ -12,7 +12,8 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
     widened *q = st;
     q->by = (float)spec->option[1];
     if (spec->granularity != BK_PER_TENSOR && spec->granularity != BK_PER_HEAD)
-        return bk_fail(err, BK_EINVAL, "%s: per tensor or per head, not per %s", shape->name, bk_granularity_name[spec->granularity]);
+        return bk_fail(err, BK_EINVAL, "%s: per tensor or per head, not per %s", shape->name,
+                       bk_granularity_name[spec->granularity]);
     int64_t head = shape->head_dim ? shape->head_dim : shape->cols;
     return bk_steps_setup(&q->steps, spec, shape, spec->granularity == BK_PER_HEAD ? head : shape->cols, err);
 }
@@ -32,12 +33,28 @@ static bk_status init(bk_ctx *ctx, void *st, const float *lo, const float *hi)
 
 static const bk_option options[] = {
     {.name = "unused", .about = "a switch", .type = BK_OPTION_BOOL, .initial = 1},
-    {.name = "by", .about = "the range is so many times as wide", .type = BK_OPTION_REAL, .initial = 1, .min = 1, .max = 4},
+    {.name = "by",
+     .about = "the range is so many times as wide",
+     .type = BK_OPTION_REAL,
+     .initial = 1,
+     .min = 1,
+     .max = 4},
 };
 
-static const bk_quantizer widen = {
-    .struct_size = sizeof(bk_quantizer), .abi = BK_QUANTIZER_ABI, .name = "widen", .about = "activations: static steps of a wider range",
-    .for_activations = true, .state_size = sizeof(widened), .options = options, .n_options = 2, .setup = setup, .params = bk_steps_params,
-    .units = bk_steps_units, .needs_range = bk_steps_needs_range, .init = init, .factors = bk_steps_factors, .apply = bk_steps_apply};
+static const bk_quantizer widen = {.struct_size = sizeof(bk_quantizer),
+                                   .abi = BK_QUANTIZER_ABI,
+                                   .name = "widen",
+                                   .about = "activations: static steps of a wider range",
+                                   .for_activations = true,
+                                   .state_size = sizeof(widened),
+                                   .options = options,
+                                   .n_options = 2,
+                                   .setup = setup,
+                                   .params = bk_steps_params,
+                                   .units = bk_steps_units,
+                                   .needs_range = bk_steps_needs_range,
+                                   .init = init,
+                                   .factors = bk_steps_factors,
+                                   .apply = bk_steps_apply};
 
 BK_PLUGIN(&widen);
