@@ -102,7 +102,7 @@ bk_status bk_quantizer_check(const bk_quantizer *q, bk_error *err) BK_MUST_USE;
 /* Columns that share a step: `group`, or what BK_GROUP_AUTO stands for. */
 int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape);
 
-/* Bits that one value takes with its share of steps and zero points, 16 bits each as papers count them; steps that are per tensor take none. */
+/* Bits that one value takes with its share of steps and zero points, 16 bits each as papers count them; those of a tensor, or of all tokens together, take none. */
 double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape);
 
 /* One quantizer at one place. */

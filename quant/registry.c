@@ -53,10 +53,10 @@ int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape)
 double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape)
 {
     const int64_t share[BK_GRANULARITY_COUNT] = {[BK_PER_CHANNEL] = shape->cols, [BK_PER_TOKEN] = shape->cols,
-                                                 [BK_PER_HEAD] = strcmp(spec->quantizer, "static") ? shape->head_dim : 0,
-                                                 [BK_PER_GROUP] = bk_qspec_group(spec, shape)};
+                                                 [BK_PER_HEAD] = shape->head_dim, [BK_PER_GROUP] = bk_qspec_group(spec, shape)};
     int64_t values = share[spec->granularity];
-    if (spec->bits >= 16 || !values) return spec->bits;
+    bool stored_once = !shape->rows && bk_qspec_needs_range(spec); /* for all tokens */
+    if (spec->bits >= 16 || !values || stored_once) return spec->bits;
     return spec->bits + (spec->symmetric ? 16.0 : 32.0) / (double)values;
 }
 
