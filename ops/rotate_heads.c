@@ -22,28 +22,29 @@ static bk_status infer(bk_node *n)
     return BK_OK;
 }
 
-static bk_status run(bk_node *n, const void *x, void *y, int transpose, int accumulate)
+static bk_rotate_heads_args args(const bk_node *n)
 {
-    const bk_tensor *m = n->in[1];
-    return bk_k_rotate_heads(n->ctx, &(bk_rotate_heads_args){.rows = bk_rows(n->in[0]),
-                                                             .heads = ((const attr *)n->attr)->heads,
-                                                             .kv_heads = m->dim[0],
-                                                             .dim = m->dim[1],
-                                                             .x = x,
-                                                             .m = m->data,
-                                                             .y = y,
-                                                             .transpose = transpose,
-                                                             .accumulate = accumulate});
+    const bk_tensor *x = n->in[0], *m = n->in[1];
+    return (bk_rotate_heads_args){.rows = bk_rows(x), .heads = ((const attr *)n->attr)->heads, .kv_heads = m->dim[0],
+                                  .dim = m->dim[1], .m = m->data};
 }
 
 static bk_status forward(bk_node *n)
 {
-    return run(n, n->in[0]->data, n->out[0]->data, 0, 0);
+    bk_rotate_heads_args a = args(n);
+    a.x = n->in[0]->data;
+    a.y = n->out[0]->data;
+    return bk_k_rotate_heads(n->ctx, &a);
 }
 
 static bk_status backward(bk_node *n)
 {
-    return run(n, bk_dout(n, 0), bk_grad_data(n, 0), 1, 1);
+    bk_rotate_heads_args a = args(n);
+    a.x = bk_dout(n, 0);
+    a.y = bk_grad_data(n, 0);
+    a.transpose = 1;
+    a.accumulate = 1;
+    return bk_k_rotate_heads(n->ctx, &a);
 }
 
 const bk_op bk_op_rotate_heads = {.name = "rotate_heads",

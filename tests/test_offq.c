@@ -447,9 +447,9 @@ START_TEST(keys_are_fitted_where_they_are_spiky_or_biased)
         bool keys;
     } cases[] = {
         {&c, 2.8, {.seed = 1}, false},
-        {&c, 4.7, {.seed = 1}, true},
-        {&c, 4.5, {.seed = 1}, false},
-        {&c, 4.5, {.spikiness = 4.4}, true},
+        {&c, BK_OFFQ_SPIKINESS + 0.1, {.seed = 1}, true},
+        {&c, BK_OFFQ_SPIKINESS - 0.1, {.seed = 1}, false},
+        {&c, BK_OFFQ_SPIKINESS - 0.1, {.spikiness = BK_OFFQ_SPIKINESS - 0.2}, true},
         {&biased, 2.8, {.seed = 1}, true},
         {&biased, 9, {.keys = BK_OFFQ_KEYS_OFF}, false},
         {&c, 2.8, {.keys = BK_OFFQ_KEYS_ON}, true},
