@@ -17,13 +17,16 @@ BK_CLONES static void level_codes(int64_t n, const float *x, float s, float lo, 
 BK_CLONES static void rounded_row(int64_t n, const float *x, const float *v, int soft, float s, float lo, float hi, float *restrict y)
 {
     float slope;
-    for (int64_t i = 0; i < n; i++) y[i] = bk_clamp(bk_quant_round(soft, x[i] / s, v[i], &slope), lo, hi) * s;
+    if (soft)
+        for (int64_t i = 0; i < n; i++) y[i] = bk_clamp(bk_quant_round(1, x[i] / s, v[i], &slope), lo, hi) * s;
+    else
+        for (int64_t i = 0; i < n; i++) y[i] = bk_clamp(bk_quant_round(0, x[i] / s, v[i], &slope), lo, hi) * s;
 }
 
 BK_CLONES static void rounded_codes(int64_t n, const float *x, const float *v, int soft, float s, float lo, float hi, float zero,
                                     int32_t *restrict codes)
 {
-    float slope;
+    float slope; /* once per export: not worth two loops */
     for (int64_t i = 0; i < n; i++) codes[i] = bk_quant_code(bk_clamp(bk_quant_round(soft, x[i] / s, v[i], &slope), lo, hi) + zero);
 }
 
@@ -73,8 +76,8 @@ BK_CLONES static dparams fakequant_bwd_group(int64_t n, const float *x, float s,
 }
 
 /* The same with rounding parameters v; dv may be NULL too. */
-BK_CLONES static dparams rounded_bwd_group(int64_t n, const float *x, const float *v, int soft, float s, float lo, float hi, const float *dy,
-                                           float *restrict dx, float *restrict dv)
+BK_INLINE dparams rounded_bwd(int64_t n, const float *x, const float *v, const int soft, float s, float lo, float hi, const float *dy,
+                              float *restrict dx, float *restrict dv)
 {
     float step[BK_LANES] = {0}, outside[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
@@ -91,14 +94,28 @@ BK_CLONES static dparams rounded_bwd_group(int64_t n, const float *x, const floa
     return (dparams){bk_tree(step), -s * bk_tree(outside)};
 }
 
+BK_CLONES static dparams soft_bwd_group(int64_t n, const float *x, const float *v, float s, float lo, float hi, const float *dy,
+                                        float *restrict dx, float *restrict dv)
+{
+    return dv ? rounded_bwd(n, x, v, 1, s, lo, hi, dy, dx, dv) : rounded_bwd(n, x, v, 1, s, lo, hi, dy, dx, 0);
+}
+
+BK_CLONES static dparams offset_bwd_group(int64_t n, const float *x, const float *v, float s, float lo, float hi, const float *dy,
+                                          float *restrict dx, float *restrict dv)
+{
+    return dv ? rounded_bwd(n, x, v, 0, s, lo, hi, dy, dx, dv) : rounded_bwd(n, x, v, 0, s, lo, hi, dy, dx, 0);
+}
+
 /* One group at `at` with step s and zero point z. */
 static dparams stored_bwd(const bk_fakequant_bwd_args *a, int64_t at, float s, float z)
 {
     const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
     float lo = (float)a->qmin - z, hi = (float)a->qmax - z, *dx = a->dx ? (float *)a->dx + at : 0;
     if (!a->v) return fakequant_bwd_group(a->group, x, s, lo, hi, dy, dx);
-    return rounded_bwd_group(a->group, x, (const float *)a->v + at, a->rounding == BK_ROUND_SOFT, s, lo, hi, dy, dx,
-                             a->dv ? (float *)a->dv + at : 0);
+    const float *v = (const float *)a->v + at;
+    float *dv = a->dv ? (float *)a->dv + at : 0;
+    return a->rounding == BK_ROUND_SOFT ? soft_bwd_group(a->group, x, v, s, lo, hi, dy, dx, dv)
+                                        : offset_bwd_group(a->group, x, v, s, lo, hi, dy, dx, dv);
 }
 
 size_t bk_cpu_fakequant_bwd_work(const bk_fakequant_bwd_args *a)
@@ -145,7 +162,7 @@ BK_CLONES static double penalty_chunk(int64_t n, const float *v, float beta)
     double lane[BK_LANES] = {0};
     BK_LANE_LOOP(n, {
         float slope;
-        lane[l] += (double)(1.0f - bk_power01(__builtin_fabsf(2.0f * bk_soft_round(v[i], &slope) - 1.0f), beta));
+        lane[l] += (double)(1.0f - bk_soft_power(bk_soft_lean(v[i], &slope), beta));
     });
     return bk_tree_f64(lane);
 }
@@ -165,8 +182,8 @@ bk_status bk_cpu_round_penalty_fwd(const bk_round_penalty_fwd_args *a, const bk_
 BK_CLONES static void penalty_bwd_chunk(int64_t n, const float *v, float beta, float g, float *restrict dv)
 {
     for (int64_t i = 0; i < n; i++) {
-        float slope, t = 2.0f * bk_soft_round(v[i], &slope) - 1.0f;
-        dv[i] -= g * beta * __builtin_copysignf(bk_power01(__builtin_fabsf(t), beta - 1.0f), t) * 2.0f * slope;
+        float slope, t = bk_soft_lean(v[i], &slope);
+        dv[i] -= g * beta * __builtin_copysignf(bk_soft_power(t, beta - 1.0f), t) * 2.0f * slope;
     }
 }
 

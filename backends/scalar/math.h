@@ -102,8 +102,8 @@ BK_SCALAR float bk_ln(float x)
     return (m + (m * z * p - k * 2.12194440e-4f - 0.5f * z)) + k * 0.693359375f;
 }
 
-/* t^b for t from 0 to 1 and b >= 1 */
-BK_SCALAR float bk_power01(float t, float b) { return bk_exp(b * bk_ln(bk_max(t, 1e-37f))); }
+/* t^b for t from 0 to 1 and b >= 0; the smallest normal numbers stand for 0 */
+BK_SCALAR float bk_power01(float t, float b) { return bk_exp(b * bk_ln(t + 1e-37f)); }
 
 /* 1 / (1 + e^-x) and its complement, both without cancellation or overflow for any finite x */
 BK_SCALAR void bk_sigmoid(float x, float *sigma, float *complement)

@@ -41,22 +41,33 @@ BK_SCALAR void bk_quant_step(int bits, int symmetric, int restricted, float lo, 
     if (!(*s > 1e-30f)) *s = 1.0f;
 }
 
-/* Soft rounding up: h = clamp(1.2 sigmoid(v) - 0.1, 0, 1), the rectified sigmoid of AdaRound (arXiv 2004.10568), and its derivative */
-BK_SCALAR float bk_soft_round(float v, float *slope)
+/* Soft rounding up, the rectified sigmoid of AdaRound (arXiv 2004.10568): h = clamp(1.2 sigmoid(v) - 0.1, 0, 1), as t = 2h - 1 before the
+ * clamp to -1 .. 1; and the derivative of h */
+BK_SCALAR float bk_soft_lean(float v, float *slope)
 {
     float g, c;
     bk_sigmoid(v, &g, &c);
-    float h = 1.2f * g - 0.1f;
-    *slope = bk_select((h > 0.0f) & (h < 1.0f), 1.2f * g * c, 0.0f);
-    return bk_clamp(h, 0.0f, 1.0f);
+    float t = 2.4f * g - 1.2f;
+    *slope = bk_select(__builtin_fabsf(t) < 1.0f, 1.2f * g * c, 0.0f);
+    return t;
 }
 
-/* Level of a position u on the grid with the rounding parameter v, and its derivative after v (bk_rounding) */
+BK_SCALAR float bk_soft_round(float v, float *slope) { return bk_clamp(0.5f * bk_soft_lean(v, slope) + 0.5f, 0.0f, 1.0f); }
+
+/* |2h - 1|^beta. A clamp to 1 before the power would make gcc branch around it. */
+BK_SCALAR float bk_soft_power(float t, float beta)
+{
+    float p = __builtin_fabsf(t);
+    return bk_select(p < 1.0f, bk_power01(p, beta), 1.0f);
+}
+
+/* Level of a position u on the grid with the rounding parameter v, and its derivative after v (bk_rounding). A caller that vectorizes gives a
+ * constant for `soft`. */
 BK_SCALAR float bk_quant_round(int soft, float u, float v, float *slope)
 {
     float near = bk_rne(soft ? u : u + v);
     *slope = 1.0f;
-    return soft ? near - (near > u ? 1.0f : 0.0f) + bk_soft_round(v, slope) : near;
+    return soft ? near - bk_select(near > u, 1.0f, 0.0f) + bk_soft_round(v, slope) : near;
 }
 
 /* Grid of one (row, group) of a dynamic quantizer. v = x / div (times mul if symmetric); y = clamp(rne(v), lo, hi) step; code = q + zero.
