@@ -13,9 +13,9 @@
 
 typedef struct outliers_args {
     const char *model, *text, *rotate, *prefix, *scheme, *bos, *join, *backend;
-    int64_t seqlen, samples, block, seed, threads;
+    int64_t seqlen, samples, block, seed, threads, group;
     bk_outlier_limits limits;
-    bool json, parse_special, strip_bos;
+    bool json, parse_special, strip_bos, offq;
 } outliers_args;
 
 typedef struct outliers_state {
@@ -68,6 +68,14 @@ static bk_status check_positions(const outliers_state *s, bk_error *err)
                    prefix ? " with a prefix" : "", (long long)positions);
 }
 
+static bk_status check_group(const outliers_state *s, bk_error *err)
+{
+    int64_t hidden = bk_model_config(s->lab.model)->hidden, group = s->a->group;
+    if (group && !s->a->offq) return bk_fail(err, BK_EINVAL, "--offq-group is for --offq");
+    if (!group || hidden % group == 0) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "--offq-group %lld does not divide the model's %lld channels", (long long)group, (long long)hidden);
+}
+
 /* The block whose largest token at down_raw stands out most. */
 static int64_t worst_block(const bk_outlier_stage *s)
 {
@@ -98,14 +106,28 @@ bk_status bk_outlier_report_add(bk_outlier_report *r, const bk_lab *lab, const c
 void bk_outlier_report_free(bk_outlier_report *r)
 {
     for (int i = 0; i < r->n_stages; i++) bk_outlier_stage_free(&r->stage[i]);
-    r->n_stages = 0;
+    for (int i = 0; i < r->n_offq; i++) free(r->offq[i].spikiness);
+    r->n_stages = r->n_offq = 0;
+}
+
+/* Parts that there will be, for the progress. */
+static int parts(const outliers_state *s)
+{
+    bool prefixed = s->automatic || s->report.n_prefix;
+    return 1 + s->rotated + prefixed + (s->a->offq ? 1 + prefixed : 0);
 }
 
 static bk_status run_stage(outliers_state *s, const char *name, const bk_rotation_spec *rotation, bool prefixed,
                            bk_error *err)
 {
-    int of = 1 + s->rotated + (s->automatic || s->report.n_prefix);
-    return bk_outlier_report_add(&s->report, &s->lab, name, rotation, prefixed, &s->quant, &s->progress, of, err);
+    return bk_outlier_report_add(&s->report, &s->lab, name, rotation, prefixed, &s->quant, &s->progress, parts(s), err);
+}
+
+static bk_status run_offq(outliers_state *s, const char *name, bool prefixed, bk_error *err)
+{
+    const outliers_args *a = s->a;
+    if (!a->offq) return BK_OK;
+    return bk_outlier_report_add_offq(&s->report, &s->lab, name, prefixed, a->group, a->seed, &s->progress, parts(s), err);
 }
 
 static bk_status choose_prefix(outliers_state *s, bk_error *err)
@@ -132,12 +154,14 @@ static bk_status find_outliers(outliers_state *s, bk_error *err)
         return bk_fail(err, BK_EINVAL, "--block %lld: the model has %lld", (long long)s->a->block, (long long)layers);
     BK_TRY(bk_prefix_check(s->report.prefix, s->report.n_prefix, bk_model_config(s->lab.model)->vocab, err));
     BK_TRY(check_positions(s, err));
+    BK_TRY(check_group(s, err));
     BK_TRY(read_samples(s, err));
     BK_TRY(run_stage(s, "original", &plain, false, err));
     if (s->rotated) BK_TRY(run_stage(s, "rotated", &s->rotation, false, err));
     if (s->automatic) BK_TRY(choose_prefix(s, err));
     if (s->report.n_prefix) BK_TRY(run_stage(s, "with prefix", &s->rotation, true, err));
-    return BK_OK;
+    BK_TRY(run_offq(s, "original", false, err));
+    return s->report.n_prefix ? run_offq(s, "with prefix", true, err) : BK_OK;
 }
 
 static void close_state(outliers_state *s)
@@ -183,6 +207,8 @@ int bk_verb_outliers(int argc, char **argv)
          "prefix of the third stage; auto: from the outliers found"},
         {"--block", BK_OPT_INT, &a.block, "N", "largest ratio at down_raw", 0, 1e6, "the block whose error is measured"},
         {"--scheme", BK_OPT_TEXT, &a.scheme, "S", "W4A4KV4-static", 0, 0, "how it is quantized (brick list schemes)"},
+        {"--offq", BK_OPT_FLAG, &a.offq, NULL, NULL, 0, 0, "measure what OffQ would find: how few directions hold the energy, spiky keys"},
+        {"--offq-group", BK_OPT_INT, &a.group, "N", "largest power of two up to 128 that divides", 1, 1e6, "channels of a group of OffQ"},
         {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0,
          "one BOS in front of the text if the tokenizer says so and there is no prefix"},
         {"--join", BK_OPT_TEXT, &a.join, "TEXT", NULL, 0, 0, "join lines with this"},
@@ -196,7 +222,8 @@ int bk_verb_outliers(int argc, char **argv)
         {"--json", BK_OPT_FLAG, &a.json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
     const bk_cli cli = {"outliers", "token-wise outliers of a model", opts,
-                        "brick outliers --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/lcet10.txt\n"};
+                        "brick outliers --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/lcet10.txt\n"
+                        "brick outliers --model models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/lcet10.txt --offq --samples 32\n"};
     int code;
     if (!bk_cli_begin(&cli, argc, argv, &code)) return code;
     outliers_state s = {.a = &a,

@@ -3,6 +3,7 @@
 #ifndef BK_OUTLIERS_VERB_H
 #define BK_OUTLIERS_VERB_H
 
+#include "blocks/offq.h"
 #include "experiments/runner.h"
 
 /* What a token can be: magnitude / median above the upper threshold at down_raw or block_out, median / magnitude above the
@@ -59,6 +60,14 @@ typedef struct bk_outlier_content {
 bk_status bk_outlier_contents(const bk_outlier_stage *s, const bk_samples *samples, unsigned kinds,
                               bk_outlier_content **out, int64_t *n, bk_error *err) BK_MUST_USE;
 
+/* What OffQ would find: concentration and group sizes, and how spiky keys are. */
+typedef struct bk_outlier_offq {
+    const char *name; /* original, with prefix */
+    bk_offq_report report;
+    int64_t layers, heads; /* key/value heads */
+    double *spikiness;     /* [layers, heads]: max|k| sqrt(d) / |k| of the top key of a sequence, mean over sequences */
+} bk_outlier_offq;
+
 #define BK_OUTLIER_STAGES 3
 typedef struct bk_outlier_report {
     const bk_tokenizer *tok;
@@ -67,6 +76,8 @@ typedef struct bk_outlier_report {
     const bk_samples *samples;
     bk_outlier_stage stage[BK_OUTLIER_STAGES]; /* original, rotated, with prefix: those that were asked for */
     int n_stages;
+    bk_outlier_offq offq[2];
+    int n_offq; /* 0: not asked for */
     int64_t block; /* whose error was measured */
     int32_t prefix[BK_PREFIX_MAX];
     int64_t n_prefix;
@@ -79,7 +90,14 @@ typedef struct bk_outlier_report {
 bk_status bk_outlier_report_add(bk_outlier_report *r, const bk_lab *lab, const char *name, const bk_rotation_spec *rotation,
                                 bool prefixed, const bk_block_quant *quant, bk_progress *progress, int of,
                                 bk_error *err) BK_MUST_USE;
-void bk_outlier_report_free(bk_outlier_report *r); /* its stages */
+/* Measures OffQ's numbers of a raw model on the same samples, with or without the prefix of the report. group: channels of a group, 0 as
+ * quant.activation.group auto. */
+bk_status bk_outlier_report_add_offq(bk_outlier_report *r, const bk_lab *lab, const char *name, bool prefixed, int64_t group, int64_t seed,
+                                     bk_progress *progress, int of, bk_error *err) BK_MUST_USE;
+int64_t bk_outlier_spikiest(const bk_outlier_offq *m); /* index in spikiness of the largest one */
+bk_json *bk_outlier_offq_json(const bk_outlier_report *r);
+void bk_outlier_print_offq(const bk_outlier_report *r); /* nothing if it was not measured */
+void bk_outlier_report_free(bk_outlier_report *r); /* its stages, and OffQ's numbers */
 bk_status bk_outlier_json(const bk_outlier_report *r, bk_json **out, bk_error *err) BK_MUST_USE;
 
 bk_status bk_outlier_print_text(const bk_outlier_report *r, bk_error *err) BK_MUST_USE;

@@ -113,6 +113,7 @@ static bk_status build(const bk_outlier_report *r, bk_json *o, bk_error *err)
     bk_json_set(o, "scheme", bk_json_of_text(r->scheme));
     bk_json_set(o, "error_block", bk_json_of_int(r->block));
     bk_json_set(o, "stages", stages);
+    if (r->n_offq) bk_json_set(o, "offq", bk_outlier_offq_json(r));
     bk_json_set(o, "seconds", bk_json_of_num(r->seconds));
     BK_TRY(prefix(r, chosen, err));
     for (int i = 0; i < r->n_stages; i++) {

@@ -149,6 +149,7 @@ bk_status bk_outlier_print_text(const bk_outlier_report *r, bk_error *err)
         BK_TRY(print_content(r, &r->stage[i], "Lower", BK_LOWER_KINDS, err));
     }
     print_errors(r);
+    bk_outlier_print_offq(r);
     printf("\nseconds    %.1f\n", r->seconds);
     return BK_OK;
 }

@@ -58,9 +58,10 @@ typedef struct bk_report_run {
     bk_run_config *cfg;           /* NULL: config.yaml says nothing that can be read */
     char *config, *manifest_text; /* as they stand there, or NULL */
     bk_json *summary, *manifest;  /* NULL: not there, or not readable */
+    bk_json *fit;                 /* what was fitted had to say; NULL: not there, or not readable */
     bk_json *metrics;             /* array of the lines that can be read */
     bk_json *data;                /* what was measured: brick outliers --json and what it depends on */
-    char why_config[512], why_summary[512], why_metrics[512], why_data[512]; /* sentences about what is not there */
+    char why_config[512], why_summary[512], why_fit[512], why_metrics[512], why_data[512]; /* sentences about what is not there */
     char why_sums[512]; /* about a file that is not as the run left it */
 } bk_report_run;
 
@@ -123,6 +124,9 @@ void bk_page_free(bk_page *page);
 
 /* The page must not overwrite a page that is none of brick's. */
 bk_status bk_page_check(const char *dir, bk_error *err) BK_MUST_USE;
+
+/* What was fitted (report_fit.c): nothing for a run that fits nothing. */
+void bk_report_fit(const bk_report_run *r, bk_page *page);
 
 /* A run, and the results of a sweep, on the page (report_sections.c, report_sweep.c). */
 bk_status bk_report_run_section(bk_report_run *r, bk_page *page, int64_t samples, bk_error *err) BK_MUST_USE;

@@ -105,6 +105,7 @@ bk_status bk_report_run_open(bk_report_run *r, const char *dir, bk_error *err)
     BK_TRY(read_config(r, err));
     read_json(r, "summary.json", "The run is not finished: there is no summary.json yet.", &r->summary, r->why_summary,
               sizeof r->why_summary);
+    read_json(r, "fit.json", "What it found is not known: there is no fit.json.", &r->fit, r->why_fit, sizeof r->why_fit);
     char ignored[512];
     read_json(r, "manifest.json", "", &r->manifest, ignored, sizeof ignored);
     in_run(r, "manifest.json", path);
@@ -122,6 +123,7 @@ void bk_report_run_close(bk_report_run *r)
     free(r->manifest_text);
     bk_json_free(r->summary);
     bk_json_free(r->manifest);
+    bk_json_free(r->fit);
     bk_json_free(r->metrics);
     bk_json_free(r->data);
     *r = (bk_report_run){0};

@@ -160,6 +160,7 @@ bk_status bk_report_run_section(bk_report_run *r, bk_page *page, int64_t samples
     if (*r->why_config) bk_page_sentence(page, r->why_config);
     facts(r, page);
     perplexities(r, page);
+    bk_report_fit(r, page);
     BK_TRY(bk_report_measure(r, samples, err));
     for (size_t i = 0; i < sizeof pictures / sizeof pictures[0]; i++) {
         bk_picture p = {.title = pictures[i].title};

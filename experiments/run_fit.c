@@ -7,6 +7,7 @@
 #include "blocks/awq.h"
 #include "blocks/smooth.h"
 #include "experiments/log.h"
+#include "experiments/offq_json.h"
 #include "experiments/run.h"
 #include "experiments/verbs.h"
 
@@ -68,29 +69,6 @@ static bk_status fit_awq(fitting *t, bk_error *err)
 
 /* --- bases --- */
 
-static bk_json *share_json(const double share[2])
-{
-    bk_json *o = bk_json_object();
-    bk_json_set(o, "top", bk_json_of_num(share[BK_OFFQ_TOP_TOKENS]));
-    bk_json_set(o, "all", bk_json_of_num(share[BK_OFFQ_ALL_TOKENS]));
-    return o;
-}
-
-/* Concentration (figure 1b of the paper): energy in as many directions as there are groups, of the top tokens and of all, in both bases. */
-static bk_json *offq_json(const bk_offq_report *p)
-{
-    bk_json *o = bk_json_object();
-    bk_json_set(o, "group", bk_json_of_int(p->group));
-    bk_json_set(o, "groups", bk_json_of_int(p->groups));
-    bk_json_set(o, "down_group", bk_json_of_int(p->down_group));
-    bk_json_set(o, "gaussian", bk_json_of_bool(p->gaussian));
-    bk_json_set(o, "keys", bk_json_of_bool(p->keys));
-    bk_json_set(o, "spikiness", bk_json_of_num(p->spikiness));
-    bk_json_set(o, "top_basis", share_json(p->share[BK_OFFQ_TOP_TOKENS]));
-    bk_json_set(o, "all_basis", share_json(p->share[BK_OFFQ_ALL_TOKENS]));
-    return o;
-}
-
 static bk_status fit_offq(fitting *t, bk_error *err)
 {
     const bk_run *r = t->r;
@@ -103,7 +81,7 @@ static bk_status fit_offq(fitting *t, bk_error *err)
     opt.down_group = r->cfg.rotation.r4_group > 0 ? r->cfg.rotation.r4_group : 0;
     bk_status st = bk_offq_measure(r->lab.be, t->src, s->ids, s->n, s->seqlen, &t->prefix, &opt, &t->watch, &stats, err);
     if (!st) st = bk_offq_fit(r->lab.be, bk_source_config(t->src), &stats, &opt, t->f, &report, err);
-    if (!st) bk_json_set(t->report, "offq", offq_json(&report));
+    if (!st) bk_json_set(t->report, "offq", bk_offq_json(&report));
     if (!st)
         bk_log(BK_LOG_INFO, "offq: %lld groups of %lld; %.1f%% of the top tokens' energy in as many directions, %.1f%% in a basis of all tokens",
                (long long)report.groups, (long long)report.group, 100 * report.share[BK_OFFQ_TOP_TOKENS][BK_OFFQ_TOP_TOKENS],
@@ -245,9 +223,10 @@ static bk_status make(bk_run *r, bk_error *err)
 /* The run reads its model through them from now on, and keeps a copy: they are a part of the result. */
 static bk_status use(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH + 32];
+    char path[BK_RUN_PATH + 32], report[BK_STAGE_FILE];
     const bk_config *shapes = bk_model_config(r->lab.model);
     snprintf(path, sizeof path, "%s/fitted.h5", r->fit.dir);
+    snprintf(report, sizeof report, "%s/fit.json", r->fit.dir);
     BK_TRY(bk_fitted_load(path, shapes, &r->fitted, err));
     bk_rotation_spec spec = bk_run_rotation(&r->cfg, shapes, r->fitted, r->lab.be);
     bk_source_close(r->src);
@@ -255,7 +234,9 @@ static bk_status use(bk_run *r, bk_error *err)
     BK_TRY(bk_source_open(r->lab.model, &spec, &r->src, err));
     bk_source_overlap_prefix(r->src, r->cfg.prefix.overlap);
     bk_run_path(r, "fitted.h5", path, sizeof path);
-    return bk_fitted_save(r->fitted, path, err);
+    BK_TRY(bk_fitted_save(r->fitted, path, err));
+    bk_run_path(r, "fit.json", path, sizeof path);
+    return bk_copy_file(report, path, err);
 }
 
 bk_status bk_run_fit(bk_run *r, bk_error *err)

@@ -241,6 +241,71 @@ START_TEST(what_was_measured_serves_when_the_model_is_gone)
 }
 END_TEST
 
+/* --- what was fitted --- */
+
+#define FITTED "--set train.epochs=0 --set prefix.mode=none --set data.statistics.samples=2 --set data.statistics.seqlen=32"
+
+START_TEST(a_run_that_fits_nothing_speaks_of_no_fit)
+{
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    hides("Fitted transforms");
+}
+END_TEST
+
+/* The numbers of the stage that the run took them from. */
+START_TEST(concentration_of_offq_is_on_the_page)
+{
+    char share[64];
+    e2e_brick(0, "run run.yaml --set method=offq --set scheme=W4A4KV4-dynamic-asym-gauto " FITTED " --out f");
+    e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("Fitted: the basis of R1 by OffQ.");
+    char *text = e2e_text("f/fit.json");
+    bk_json *fit = NULL;
+    ck_assert_int_eq(bk_json_parse(text, strlen(text), "f/fit.json", &fit, NULL), BK_OK);
+    double top = bk_json_num(bk_json_get(bk_json_get(bk_json_get(fit, "offq"), "top_basis"), "top"), -1);
+    snprintf(share, sizeof share, "<td>the top tokens</td><td class=\"n\">%.2f %%</td>", 100 * top);
+    shows(share);
+    bk_json_free(fit);
+    free(text);
+}
+END_TEST
+
+START_TEST(ratios_of_awq_are_a_row_for_each_block)
+{
+    e2e_brick(0, "run run.yaml --set method=awq --set scheme=W4A16-g32 " FITTED " --out f");
+    e2e_write("f/fit.json", "{\"awq\": [{\"block\": 1, \"site\": \"mlp_in\", \"ratio\": 0.35, \"error\": 0.5},"
+                            " {\"block\": 0, \"site\": \"attn_in\", \"ratio\": 0.2, \"error\": 0.75}]}\n");
+    e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("<td class=\"n\">0</td><td class=\"n\">0.20</td><td class=\"n\">0.750</td><td class=\"n\">\xe2\x80\x93</td>");
+    shows("<td class=\"n\">0.35</td><td class=\"n\">0.500</td>");
+}
+END_TEST
+
+START_TEST(losses_of_a_learned_rotation_are_on_the_page)
+{
+    e2e_brick(0, "run run.yaml --set method=kurtail --set norm_rotation.epochs=2 --set norm_rotation.batch=16 " FITTED " --out f");
+    e2e_write("f/fit.json", "{\"losses\": [3, 1.5, 2]}\n");
+    e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("<td>loss, 3 epochs</td><td class=\"n\">3</td><td class=\"n\">1.5</td><td class=\"n\">2</td>");
+}
+END_TEST
+
+START_TEST(a_fit_without_its_numbers_is_a_sentence)
+{
+    e2e_brick(0, "run run.yaml --set method=smoothquant " FITTED " --out f");
+    e2e_remove("f/fit.json");
+    e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("there is no fit.json");
+    e2e_write("f/fit.json", "{\"awq\": [{\"block\": 9e15}, 7], \"offq\": 3, \"losses\": [null, \"x\"]}");
+    e2e_brick(0, "report f");
+}
+END_TEST
+
 /* --- damage --- */
 
 START_TEST(damaged_metrics_are_shown_up_to_the_damage)
@@ -592,6 +657,11 @@ int main(void)
         tcase_add_test(t, a_damaged_config_is_shown_as_it_stands);
         tcase_add_test(t, damaged_measurements_are_measured_again);
         tcase_add_test(t, measurements_without_content_are_a_sentence);
+        tcase_add_test(t, a_run_that_fits_nothing_speaks_of_no_fit);
+        tcase_add_test(t, concentration_of_offq_is_on_the_page);
+        tcase_add_test(t, ratios_of_awq_are_a_row_for_each_block);
+        tcase_add_test(t, losses_of_a_learned_rotation_are_on_the_page);
+        tcase_add_test(t, a_fit_without_its_numbers_is_a_sentence);
         tcase_add_test(t, hostile_strings_stay_strings);
         tcase_add_test(t, hostile_tokens_stay_tokens);
         tcase_add_test(t, a_page_of_somebody_else_is_not_overwritten);

@@ -431,6 +431,7 @@ START_TEST(every_config_of_the_project_loads)
     ck_assert_int_ge(load_folder("configs"), 1);
     ck_assert_int_eq(load_folder("configs/smollm2"), 10);
     ck_assert_int_eq(load_folder("configs/paper"), 14);
+    ck_assert_int_eq(load_folder("configs/methods"), 14);
 }
 END_TEST
 

@@ -622,6 +622,114 @@ START_TEST(quantized_model_has_no_outliers_to_look_for)
 }
 END_TEST
 
+/* --- outliers --offq --- */
+
+static const bk_json *offq_of(const bk_json *o, size_t i)
+{
+    return bk_json_at(bk_json_get(o, "offq"), i);
+}
+
+static double share_of(const bk_json *offq, const char *basis, const char *rows)
+{
+    return bk_json_num(bk_json_get(bk_json_get(offq, basis), rows), NAN);
+}
+
+/* What a '.' sticks out by is one channel: one direction holds nearly all of the top tokens. No other basis holds more of a set of tokens than
+ * its own. */
+START_TEST(outliers_offq_finds_the_planted_direction)
+{
+    ck_assert_int_eq(OUTLIERS("--json", "--prefix", "none", "--offq"), 0);
+    bk_json *o = printed_json();
+    const bk_json *q = offq_of(o, 0);
+    ck_assert_uint_eq(bk_json_size(bk_json_get(o, "offq")), 1);
+    ck_assert_str_eq(bk_json_str(bk_json_get(q, "stage"), "?"), "original");
+    double top = share_of(q, "top_basis", "top"), all = share_of(q, "all_basis", "all");
+    ck_assert_double_gt(top, 0.95);
+    ck_assert_double_lt(share_of(q, "top_basis", "all"), 0.2);
+    ck_assert_double_le(share_of(q, "all_basis", "top"), top);
+    ck_assert_double_lt(share_of(q, "top_basis", "all"), all);
+    bk_json_free(o);
+}
+END_TEST
+
+START_TEST(outliers_offq_is_measured_behind_the_prefix_too)
+{
+    ck_assert_int_eq(OUTLIERS("--json", "--offq"), 0);
+    bk_json *o = printed_json();
+    ck_assert_uint_eq(bk_json_size(bk_json_get(o, "offq")), 2);
+    ck_assert_str_eq(bk_json_str(bk_json_get(offq_of(o, 1), "stage"), "?"), "with prefix");
+    bk_json_free(o);
+}
+END_TEST
+
+START_TEST(outliers_offq_takes_the_size_of_groups)
+{
+    double share[2];
+    static const char *const group[] = {"4", "2"};
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(OUTLIERS("--json", "--prefix", "none", "--offq", "--offq-group", group[i]), 0);
+        bk_json *o = printed_json();
+        const bk_json *q = offq_of(o, 0);
+        ck_assert_int_eq(bk_json_int(bk_json_get(q, "group"), -1), atoi(group[i]));
+        share[i] = share_of(q, "all_basis", "all");
+        bk_json_free(o);
+    }
+    ck_assert_double_gt(share[1], share[0]); /* twice as many directions */
+}
+END_TEST
+
+START_TEST(outliers_offq_tells_the_spikiness_of_every_head)
+{
+    ck_assert_int_eq(OUTLIERS("--json", "--prefix", "none", "--offq"), 0);
+    bk_json *o = printed_json();
+    const bk_json *blocks = bk_json_get(offq_of(o, 0), "key_spikiness");
+    double least = INFINITY, most = 0, median = bk_json_num(bk_json_get(offq_of(o, 0), "spikiness"), NAN);
+    ck_assert_uint_eq(bk_json_size(blocks), 2);
+    for (size_t l = 0; l < 2; l++)
+        for (size_t h = 0; h < bk_json_size(bk_json_at(blocks, l)); h++) {
+            double x = bk_json_num(bk_json_at(bk_json_at(blocks, l), h), NAN);
+            least = fmin(least, x);
+            most = fmax(most, x);
+        }
+    ck_assert_double_ge(least, 1); /* the largest entry is not below the root mean square */
+    ck_assert(least <= median && median <= most);
+    bk_json_free(o);
+}
+END_TEST
+
+START_TEST(outliers_offq_prints_what_json_has)
+{
+    char want[64];
+    ck_assert_int_eq(OUTLIERS("--json", "--prefix", "none", "--offq"), 0);
+    bk_json *o = printed_json();
+    snprintf(want, sizeof want, "basis of the top tokens: top tokens  %11.2f%%\n", 100 * share_of(offq_of(o, 0), "top_basis", "top"));
+    bk_json_free(o);
+    ck_assert_int_eq(OUTLIERS("--prefix", "none", "--offq"), 0);
+    ck_assert_msg(strstr(printed, want), "'%s' is not printed", want);
+}
+END_TEST
+
+START_TEST(outliers_without_offq_says_nothing_of_it)
+{
+    ck_assert_int_eq(OUTLIERS("--json", "--prefix", "none"), 0);
+    ck_assert_ptr_null(strstr(printed, "offq"));
+    ck_assert_int_eq(OUTLIERS("--prefix", "none"), 0);
+    ck_assert_ptr_null(strstr(printed, "OffQ"));
+}
+END_TEST
+
+START_TEST(outliers_offq_refuses_groups_that_do_not_divide)
+{
+    ck_assert_int_eq(OUTLIERS("--offq", "--offq-group", "7"), BK_EXIT_USAGE);
+}
+END_TEST
+
+START_TEST(outliers_refuses_groups_without_offq)
+{
+    ck_assert_int_eq(OUTLIERS("--offq-group", "4"), BK_EXIT_USAGE);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("verbs");
@@ -660,6 +768,14 @@ int main(void)
     tcase_add_test(o, outliers_refuses_a_block_that_is_not_there);
     tcase_add_test(o, outliers_refuses_sequences_that_leave_no_room_for_a_prefix);
     tcase_add_test(o, outliers_refuses_an_unknown_scheme);
+    tcase_add_test(o, outliers_offq_finds_the_planted_direction);
+    tcase_add_test(o, outliers_offq_is_measured_behind_the_prefix_too);
+    tcase_add_test(o, outliers_offq_takes_the_size_of_groups);
+    tcase_add_test(o, outliers_offq_tells_the_spikiness_of_every_head);
+    tcase_add_test(o, outliers_offq_prints_what_json_has);
+    tcase_add_test(o, outliers_without_offq_says_nothing_of_it);
+    tcase_add_test(o, outliers_offq_refuses_groups_that_do_not_divide);
+    tcase_add_test(o, outliers_refuses_groups_without_offq);
     tcase_add_test(q, quantized_model_generates);
     tcase_add_test(q, quantized_model_is_dumped_behind_its_own_prefix);
     tcase_add_test(q, quantized_model_refuses_another_prefix);
