@@ -137,7 +137,7 @@ static bk_status check_room(bk_run *r, bk_error *err)
 
 bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
 {
-    bool finished;
+    bool finished, fits = bk_run_fits(&r->cfg);
     double start = bk_seconds();
     BK_TRY(timed(r, T_LOAD, open_model, err));
     BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), bk_estimate_prefix(&r->cfg), err));
@@ -148,9 +148,10 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(timed(r, T_LOAD, bk_run_load_data, err));
     BK_TRY(check_room(r, err));
     BK_TRY(bk_run_manifest(r, err));
+    if (!fits) BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err)); /* as soon as the transforms are known */
     BK_TRY(timed(r, T_OUTLIERS, bk_run_choose_prefix, err));
     BK_TRY(timed(r, T_FIT, bk_run_fit, err));
-    BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
+    if (fits) BK_TRY(timed(r, T_EQUIVALENCE, bk_run_equivalence, err));
     BK_TRY(timed(r, T_OUTLIERS, bk_run_make_prefix, err));
     BK_TRY(timed(r, T_INIT, bk_run_init, err));
     BK_TRY(timed(r, T_TRAIN, bk_run_resume, err));

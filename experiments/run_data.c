@@ -174,10 +174,13 @@ static bk_status blame(bk_run *r, const bk_rotation_spec *all, const float *want
     const struct {
         const char *name;
         bk_rotation_spec spec;
-    } single[] = {{"r1 (with fused norms)", {.r1 = all->r1}}, {"r2", {.r2 = all->r2}}, {"r3", {.r3 = all->r3}}, {"r4", {.r4 = all->r4}},
-                  {"fold_v_bias", {.fold_v_bias = all->fold_v_bias}}};
+    } single[] = {{"r1 (with fused norms)", {.r1 = all->r1}}, {"r2", {.r2 = all->r2}}, {"r3", {.r3 = all->r3}},
+                  {"r4", {.r4 = all->r4, .r4_group = all->r4_group}}, {"fold_v_bias", {.fold_v_bias = all->fold_v_bias}},
+                  {"what was fitted (rotation.basis, scales.from)", {.r1 = all->r1, .r2 = all->r2, .r3 = all->r3, .r4 = all->r4,
+                                                                     .r4_group = all->r4_group, .fitted = all->fitted, .be = all->be}}};
     const char *guilty = "all transforms together";
-    for (size_t i = 0; i < sizeof single / sizeof single[0]; i++) {
+    size_t n_single = sizeof single / sizeof single[0] - !all->fitted;
+    for (size_t i = 0; i < n_single; i++) {
         bk_rotation_spec spec = single[i].spec;
         double d = 0;
         spec.seed = all->seed;
@@ -199,7 +202,7 @@ bk_status bk_run_equivalence(bk_run *r, bk_error *err)
     int64_t n = r->evaluation.seqlen < GATE_TOKENS ? r->evaluation.seqlen : GATE_TOKENS, count = n * bk_model_config(r->lab.model)->vocab;
     float *want = malloc((size_t)count * 2 * sizeof *want);
     double diff = 0;
-    bk_run_begin_stage(r, "equivalence", 1, 2);
+    bk_run_begin_stage(r, "equivalence", r->fitted ? 2 : 1, 2);
     bk_status st = want ? logits_of(r->lab.be, r->plain, r->evaluation.ids, n, want, err) : bk_fail(err, BK_ENOMEM, "no memory for logits");
     if (!st) bk_progress_step(&r->progress, 1);
     if (!st) st = compare(r, &spec, want, want + count, r->evaluation.ids, n, &diff, err);

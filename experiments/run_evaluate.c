@@ -135,6 +135,7 @@ static bk_block_quant dynamic_of(const bk_block_quant *q, bool clip)
         snprintf(spec[i]->quantizer, sizeof spec[i]->quantizer, "dynamic");
         bk_qspec_defaults(spec[i]);
         spec[i]->granularity = spec[i] == &d.activation ? BK_PER_TOKEN : BK_PER_HEAD;
+        spec[i]->group = 0;
         spec[i]->clip = clip && spec[i] != &d.key;
     }
     return d;

@@ -1,5 +1,6 @@
 /* Transforms that are fitted to the model: the stage `fit` holds fitted.h5 (blocks/fitted.h) and fit.json, numbers for people. Scales come first; a
- * basis is fitted to the model that has them. */
+ * basis is fitted to the model that has them. Scales and OffQ see the windows behind the prefix; what is learnt from the loss (SpinQuant) or from
+ * rows of the norms (DFRot, DartQuant, KurTail) sees them alone, as published. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,18 +18,25 @@ typedef struct fitting {
     bk_fitted *f;
     bk_json *report; /* fit.json */
     bk_json *ratios; /* found by awq so far */
-    bk_source *src;  /* what is fitted to, and */
+    bk_source *src;   /* what is fitted to, and */
     bk_prefix prefix; /* the prefix as it has it */
 } fitting;
 
 static bk_status open_source(fitting *t, const bk_rotation_spec *spec, bk_error *err)
 {
-    const bk_run *r = t->r;
     bk_prefix_free(&t->prefix);
     bk_source_close(t->src);
     t->src = NULL;
-    BK_TRY(bk_source_open(r->lab.model, spec, &t->src, err));
-    bk_source_overlap_prefix(t->src, r->cfg.prefix.overlap);
+    BK_TRY(bk_source_open(t->r->lab.model, spec, &t->src, err));
+    bk_source_overlap_prefix(t->src, t->r->cfg.prefix.overlap);
+    return BK_OK;
+}
+
+/* The model as it is, but for the scales that were found, and its prefix. */
+static bk_status open_with_prefix(fitting *t, bk_error *err)
+{
+    const bk_run *r = t->r;
+    BK_TRY(open_source(t, &(bk_rotation_spec){.fitted = t->f, .be = r->lab.be}, err));
     return bk_prefix_compute(r->lab.be, t->src, r->choice.ids, r->choice.n, &t->prefix, err);
 }
 
@@ -37,6 +45,7 @@ static bk_status open_source(fitting *t, const bk_rotation_spec *spec, bk_error 
 static bk_status fit_smooth(fitting *t, bk_error *err)
 {
     const bk_samples *s = &t->r->statistics;
+    BK_TRY(open_with_prefix(t, err));
     return bk_smooth_fit(t->r->lab.be, t->src, s->ids, s->n, s->seqlen, t->r->cfg.scales.alpha, &t->prefix, &t->watch, t->f, err);
 }
 
@@ -57,6 +66,7 @@ static bk_status fit_awq(fitting *t, bk_error *err)
     const bk_samples *s = &r->statistics;
     int64_t layers = bk_model_config(r->lab.model)->layers;
     unsigned *skips;
+    BK_TRY(open_with_prefix(t, err));
     BK_TRY(bk_skip_lists(&r->cfg, layers, &skips, err));
     bk_awq_options opt = {.weight = r->quant.weight, .skip_weights = skips + layers, .found = note_ratio, .user = t};
     t->ratios = bk_json_array();
@@ -69,23 +79,36 @@ static bk_status fit_awq(fitting *t, bk_error *err)
 
 /* --- bases --- */
 
+static void log_offq(const bk_offq_report *p)
+{
+    bk_log(BK_LOG_INFO, "offq: %lld groups of %lld; %.1f%% of the top tokens' energy in as many directions, %.1f%% in a basis of all tokens",
+           (long long)p->groups, (long long)p->group, 100 * p->share[BK_OFFQ_TOP_TOKENS][BK_OFFQ_TOP_TOKENS],
+           100 * p->share[BK_OFFQ_ALL_TOKENS][BK_OFFQ_TOP_TOKENS]);
+}
+
+/* Offsets belong to the groups that share a zero point, so these are its groups too unless the config says otherwise. */
+static bk_offq_options offq_options(const bk_run_config *c)
+{
+    bk_offq_options opt = c->offq;
+    if (!opt.group && c->quant.activation.group > 0) opt.group = c->quant.activation.group;
+    if (c->rotation.r4_group > 0) opt.down_group = c->rotation.r4_group;
+    opt.concentration = true;
+    opt.seed = (uint64_t)c->seed;
+    return opt;
+}
+
 static bk_status fit_offq(fitting *t, bk_error *err)
 {
     const bk_run *r = t->r;
     const bk_samples *s = &r->statistics;
-    bk_offq_options opt = r->cfg.offq;
+    bk_offq_options opt = offq_options(&r->cfg);
     bk_offq_stats stats = {0};
     bk_offq_report report = {0};
-    opt.concentration = true;
-    opt.seed = (uint64_t)r->cfg.seed;
-    opt.down_group = r->cfg.rotation.r4_group > 0 ? r->cfg.rotation.r4_group : 0;
+    BK_TRY(open_with_prefix(t, err));
     bk_status st = bk_offq_measure(r->lab.be, t->src, s->ids, s->n, s->seqlen, &t->prefix, &opt, &t->watch, &stats, err);
     if (!st) st = bk_offq_fit(r->lab.be, bk_source_config(t->src), &stats, &opt, t->f, &report, err);
     if (!st) bk_json_set(t->report, "offq", bk_offq_json(&report));
-    if (!st)
-        bk_log(BK_LOG_INFO, "offq: %lld groups of %lld; %.1f%% of the top tokens' energy in as many directions, %.1f%% in a basis of all tokens",
-               (long long)report.groups, (long long)report.group, 100 * report.share[BK_OFFQ_TOP_TOKENS][BK_OFFQ_TOP_TOKENS],
-               100 * report.share[BK_OFFQ_ALL_TOKENS][BK_OFFQ_TOP_TOKENS]);
+    if (!st) log_offq(&report);
     bk_offq_stats_free(&stats);
     return st;
 }
@@ -97,24 +120,31 @@ static bk_json *numbers(const double *v, int64_t n)
     return a;
 }
 
+/* All but what is learnt is as in the run. */
+static bk_status open_for_spin(fitting *t, bool r2, bk_error *err)
+{
+    const bk_run *r = t->r;
+    bk_rotation_spec spec = bk_run_rotation(&r->cfg, bk_model_config(r->lab.model), t->f, r->lab.be);
+    spec.r1 = false;
+    spec.fuse = true;
+    spec.r2 = spec.r2 && !r2;
+    return open_source(t, &spec, err);
+}
+
 static bk_status fit_spin(fitting *t, bk_error *err)
 {
     const bk_run *r = t->r;
     const bk_samples *s = &r->statistics;
     bk_spin_options opt = r->cfg.spin;
-    bk_rotation_spec as_it_runs = bk_run_rotation(&r->cfg, bk_model_config(r->lab.model), t->f, r->lab.be);
     int64_t layers = bk_model_config(r->lab.model)->layers;
-    unsigned *skips = NULL;
-    as_it_runs.r1 = false;
-    as_it_runs.fuse = true;
-    as_it_runs.r2 = as_it_runs.r2 && !opt.r2;
+    unsigned *skips;
+    BK_TRY(open_for_spin(t, opt.r2, err));
+    BK_TRY(bk_skip_lists(&r->cfg, layers, &skips, err));
+    opt.skip_sites = skips;
+    opt.skip_weights = skips + layers;
     opt.seed = (uint64_t)r->cfg.seed;
     opt.losses = malloc((size_t)opt.steps * sizeof *opt.losses);
     bk_status st = opt.losses ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the losses of %lld steps", (long long)opt.steps);
-    if (!st) st = bk_skip_lists(&r->cfg, layers, &skips, err);
-    opt.skip_sites = skips;
-    opt.skip_weights = st ? NULL : skips + layers;
-    if (!st) st = open_source(t, &as_it_runs, err);
     int64_t parts = r->cfg.spin_seqlen ? s->seqlen / r->cfg.spin_seqlen : 1; /* whole ones: bk_run_config_check */
     if (!st) st = bk_spin_fit(r->lab.be, t->src, &r->quant, s->ids, s->n * parts, s->seqlen / parts, &opt, &t->watch, t->f, err);
     if (!st) bk_json_set(t->report, "losses", numbers(opt.losses, opt.steps));
@@ -186,9 +216,7 @@ static bk_status fit(fitting *t, bk_error *err)
     char path[BK_STAGE_FILE];
     fit_fn scale = scales[r->cfg.scales.from], basis = bases[r->cfg.rotation.basis];
     BK_TRY(bk_fitted_create(bk_model_config(r->lab.model), &t->f, err));
-    BK_TRY(open_source(t, NULL, err));
     if (scale) BK_TRY(scale(t, err));
-    if (scale && basis) BK_TRY(open_source(t, &(bk_rotation_spec){.fitted = t->f, .be = r->lab.be}, err));
     if (basis) BK_TRY(basis(t, err));
     BK_TRY(bk_fitted_check(t->f, err));
     snprintf(path, sizeof path, "%s/fitted.h5", r->fit.work);

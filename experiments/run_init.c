@@ -60,7 +60,20 @@ static void count_linear(const bk_json *of, double percdamp, bk_gptq_summary *su
     sum->linears++;
     sum->fell_back += fell_back;
     sum->damped += !fell_back && bk_json_num(bk_json_get(of, "damping"), 0) > percdamp;
-    sum->dead += bk_json_int(bk_json_get(of, "dead"), 0);
+}
+
+/* Dead channels count once for all linears that read them. */
+static void count_block(const bk_json *block, double percdamp, bk_gptq_summary *sum)
+{
+    int before = -1;
+    for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
+        const bk_json *of = bk_json_get(block, bk_linear_name[w]);
+        int site = (int)bk_linear_input(w);
+        if (!of) continue;
+        count_linear(of, percdamp, sum);
+        if (site != before) sum->dead += bk_json_int(bk_json_get(of, "dead"), 0);
+        before = site;
+    }
 }
 
 static bk_status sum_up(bk_run *r, bk_error *err)
@@ -69,11 +82,7 @@ static bk_status sum_up(bk_run *r, bk_error *err)
     bk_json *root;
     stage_file(r, "gptq.json", path);
     BK_TRY(bk_json_load(path, &root, err));
-    for (size_t l = 0; l < bk_json_size(root); l++)
-        for (int w = 0; w < BK_W_COUNT; w++) {
-            const bk_json *of = bk_json_get(bk_json_at(root, l), bk_linear_name[w]);
-            if (of) count_linear(of, r->cfg.gptq.percdamp, &r->gptq);
-        }
+    for (size_t l = 0; l < bk_json_size(root); l++) count_block(bk_json_at(root, l), r->cfg.gptq.percdamp, &r->gptq);
     bk_json_free(root);
     const bk_gptq_summary *g = &r->gptq;
     bk_log(g->fell_back ? BK_LOG_WARN : BK_LOG_INFO, "GPTQ %lld/%lld, rounded to nearest %lld/%lld; more damping for %lld, %lld dead input channels",

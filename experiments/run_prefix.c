@@ -259,8 +259,9 @@ static bk_status log_prefix(const bk_run *r, bk_error *err)
 /* The rotation that the stored keys belong to. */
 static void rotation_text(const bk_run *r, char *to, size_t size)
 {
-    int n = snprintf(to, size, "r1=%d r2=%d r3=%d r4=%d fold_v_bias=%d seed=%lld", r->cfg.rotation.r1, r->cfg.rotation.r2, r->cfg.rotation.r3,
-                     r->cfg.rotation.r4, r->cfg.rotation.fold_v_bias, (long long)r->cfg.seed);
+    int n = snprintf(to, size, "r1=%d r2=%d r3=%d r4=%d r2_per_head=%d r4_group=%lld fold_v_bias=%d seed=%lld", r->cfg.rotation.r1,
+                     r->cfg.rotation.r2, r->cfg.rotation.r3, r->cfg.rotation.r4, r->cfg.rotation.r2_per_head, (long long)r->cfg.rotation.r4_group,
+                     r->cfg.rotation.fold_v_bias, (long long)r->cfg.seed);
     if (r->fitted) snprintf(to + n, size - (size_t)n, " fit=%s", r->fit.hash);
 }
 

@@ -129,6 +129,11 @@ static bk_status need_text(const bk_run_config *c, bool used, const bk_data_conf
     return refuse(c, BK_EINVAL, key, err, "a text is needed: name a .txt or .jsonl file");
 }
 
+static bool quantizes_values(const bk_run_config *c)
+{
+    return c->quant.activation.bits < 16 || c->quant.key.bits < 16 || c->quant.value.bits < 16;
+}
+
 static bk_status check_gptq(const bk_run_config *c, bk_error *err)
 {
     const bk_qspec *w = &c->quant.weight;
@@ -137,38 +142,64 @@ static bk_status check_gptq(const bk_run_config *c, bk_error *err)
     if (strcmp(w->quantizer, "affine"))
         return refuse(c, BK_EINVAL, "init.from", err, "gptq finds the steps of the quantizer affine; others round by a rule of their own");
     if (c->init.refresh) return refuse(c, BK_EINVAL, "init.refresh", err, "searching again would undo gptq");
+    if (c->gptq.act_quant && !quantizes_values(c))
+        return refuse(c, BK_EINVAL, "gptq.act_quant", err, "no activations are quantized that the Hessians could see");
     if (c->gptq.act_order && w->granularity == BK_PER_GROUP && !c->gptq.static_groups)
         return refuse(c, BK_EINVAL, "gptq.act_order", err,
                       "groups would be made of channels in another order, which the model's file has no place for: set gptq.static_groups: true");
     return BK_OK;
 }
 
+static bk_status check_offq(const bk_run_config *c, bk_error *err)
+{
+    const bk_qspec *a = &c->quant.activation;
+    if (a->bits == 16)
+        return refuse(c, BK_EINVAL, "rotation.basis", err, "offq turns outliers of activations into offsets, and this scheme leaves activations at 16 bits");
+    if (a->symmetric || a->granularity != BK_PER_GROUP)
+        return refuse(c, BK_EINVAL, "rotation.basis", err,
+                      "offq turns outliers into offsets of groups, which only zero points of groups absorb: use a scheme like W4A4KV4-dynamic-asym-gauto");
+    if (!c->rotation.r4)
+        return refuse(c, BK_EINVAL, "rotation.r4", err, "offq orders the input of down for r4, and takes its signs from there: leave it on");
+    return BK_OK;
+}
+
+static bk_status check_spin(const bk_run_config *c, bk_error *err)
+{
+    if (!quantizes_values(c) && c->spin.weight_bits == 16)
+        return refuse(c, BK_EINVAL, "rotation.basis", err,
+                      "spinquant lowers the loss that quantizing costs, and nothing is quantized while it learns: set spin.weight_bits, or another scheme");
+    if (c->spin.r2 && !c->rotation.r2) return refuse(c, BK_EINVAL, "spin.r2", err, "it says how r2 is found, and rotation.r2 is off");
+    if (c->spin_seqlen && c->data.statistics.seqlen % c->spin_seqlen)
+        return refuse(c, BK_EINVAL, "spin.seqlen", err, "does not divide data.statistics.seqlen");
+    return BK_OK;
+}
+
+static bk_status check_basis(const bk_run_config *c, bk_error *err)
+{
+    if (c->rotation.basis == BK_BASIS_HADAMARD) return BK_OK;
+    if (!c->rotation.r1) return refuse(c, BK_EINVAL, "rotation.basis", err, "it says what r1 is, and rotation.r1 is off");
+    if (c->rotation.basis == BK_BASIS_OFFQ) return check_offq(c, err);
+    return c->rotation.basis == BK_BASIS_SPINQUANT ? check_spin(c, err) : BK_OK;
+}
+
 /* Combinations that mean nothing. */
 static bk_status check_transforms(const bk_run_config *c, bk_error *err)
 {
-    const bk_qspec *a = &c->quant.activation;
+    BK_TRY(check_basis(c, err));
     if (c->rotation.r4_group && !c->rotation.r4) return refuse(c, BK_EINVAL, "rotation.r4_group", err, "groups of what? rotation.r4 is off");
     if (c->scales.from == BK_SCALES_AWQ && c->quant.weight.bits == 16)
         return refuse(c, BK_EINVAL, "scales.from", err, "awq protects quantized weights, and this scheme leaves them at 16 bits");
     if (bk_run_fits(c) && c->prefix.mode == BK_PREFIX_SEARCH)
-        return refuse(c, BK_EINVAL, "prefix.mode", err, "a search judges the rotated model, and what is fitted here is fitted behind the prefix: use auto or ids");
-    if (c->rotation.basis == BK_BASIS_HADAMARD) return BK_OK;
-    if (!c->rotation.r1) return refuse(c, BK_EINVAL, "rotation.basis", err, "it says what r1 is, and rotation.r1 is off");
-    if (c->rotation.basis == BK_BASIS_SPINQUANT && c->spin_seqlen && c->data.statistics.seqlen % c->spin_seqlen)
-        return refuse(c, BK_EINVAL, "spin.seqlen", err, "does not divide data.statistics.seqlen");
-    if (c->rotation.basis != BK_BASIS_OFFQ || a->bits == 16) return BK_OK;
-    if (a->symmetric || a->granularity != BK_PER_GROUP)
-        return refuse(c, BK_EINVAL, "rotation.basis", err,
-                      "offq turns outliers into offsets of groups, which only zero points of groups absorb: use a scheme like W4A4KV4-dynamic-asym-gauto");
+        return refuse(c, BK_EINVAL, "prefix.mode", err,
+                      "a search judges the rotated model, and what is fitted here is fitted behind the prefix: use auto or ids");
     return BK_OK;
 }
 
 static bk_status check_search(const bk_run_config *c, bk_error *err)
 {
-    bool any = c->quant.activation.bits < 16 || c->quant.key.bits < 16 || c->quant.value.bits < 16;
     char text[160];
     if (c->prefix.mode != BK_PREFIX_SEARCH) return BK_OK;
-    if (c->prefix.search.objective == BK_SEARCH_ERROR && !any)
+    if (c->prefix.search.objective == BK_SEARCH_ERROR && !quantizes_values(c))
         return refuse(c, BK_EINVAL, "prefix.search.objective", err,
                       "error needs quantized activations, keys or values: write ratio, or another scheme");
     if (c->prefix.search.samples <= c->data.detection.samples) return BK_OK;
@@ -267,12 +298,34 @@ static bk_status check_skips(const bk_run_config *c, int64_t layers, bk_error *e
     return BK_OK;
 }
 
+/* What a fit would find out after its pass over the model. */
+static bk_status check_fit(const bk_run_config *c, const bk_config *model, bk_error *err)
+{
+    char text[160];
+    int64_t group = c->offq.group, rows = 2 * model->layers * c->norm_rotation.rows, batch = c->norm_rotation.spread.batch;
+    int basis = c->rotation.basis;
+    if (basis == BK_BASIS_OFFQ && group && model->hidden % group) {
+        snprintf(text, sizeof text, "%lld does not divide the %lld channels of the model", (long long)group, (long long)model->hidden);
+        return refuse(c, BK_EINVAL, "offq.group", err, text);
+    }
+    if (basis == BK_BASIS_DFROT && rows < model->hidden) {
+        snprintf(text, sizeof text, "%lld rows of all norms do not tell a rotation of %lld channels", (long long)rows, (long long)model->hidden);
+        return refuse(c, BK_EINVAL, "norm_rotation.rows", err, text);
+    }
+    if ((basis == BK_BASIS_DARTQUANT || basis == BK_BASIS_KURTAIL) && rows < batch) {
+        snprintf(text, sizeof text, "%lld rows of all norms are less than a batch of %lld (norm_rotation.batch)", (long long)rows, (long long)batch);
+        return refuse(c, BK_EINVAL, "norm_rotation.rows", err, text);
+    }
+    return BK_OK;
+}
+
 bk_status bk_run_config_check_model(const bk_run_config *c, const bk_config *model, int64_t prefix, bk_error *err)
 {
     bk_error why = {0};
     if (c->prefix.mode == BK_PREFIX_GIVEN && bk_prefix_check(c->prefix.ids, c->prefix.n_ids, model->vocab, &why))
         return refuse(c, BK_EINVAL, "prefix.mode", err, why.msg);
     BK_TRY(check_skips(c, model->layers, err));
+    BK_TRY(check_fit(c, model, err));
     return check_lengths(c, model->max_positions, prefix, err);
 }
 

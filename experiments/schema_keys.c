@@ -52,7 +52,7 @@ static const bk_key fixed[] = {
     {"model", BK_KEY_PATH, AT(model), "", 0, 0, NULL, "GGUF file, Hugging Face folder, or model/ folder of a run"},
     {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, methods + 1,
      "a named set of defaults (brick list methods)"},
-    {"scheme", BK_KEY_WORD, AT(scheme), NULL, 0, 0, NULL, "W<b>A<b>[KV<b>]-static|dynamic[-asym] or W<b>A16[-g<G>] (brick list schemes)"},
+    {"scheme", BK_KEY_WORD, AT(scheme), NULL, 0, 0, NULL, "W<b>A<b>[KV<b>]-static|dynamic[-asym][-g<G>|-gauto] or W<b>A16[-g<G>] (brick list schemes)"},
     {"seed", BK_KEY_INT, AT(seed), "2", 0, BIG, NULL, "of the windows, the random signs and the order of batches"},
     {"threads", BK_KEY_INT, AT(threads), "0", 0, 4096, NULL, "0 = all; OMP_NUM_THREADS goes before the config"},
     {"backend", BK_KEY_NAME, AT(backend), "cpu", 0, 0, backends + 1, "what computes (brick list backends)"},
@@ -169,7 +169,7 @@ static const bk_key fixed[] = {
     {"offq.spread", BK_KEY_ENUM, AT(offq.spread), "hadamard", 0, 0, "hadamard|gaussian", "rotation of a group, its first row constant"},
     {"offq.keys", BK_KEY_ENUM, AT(offq.keys), "auto", 0, 0, "auto|on|off", "a basis for keys too; auto: with a k bias, or where keys are spiky"},
     {"offq.spikiness", BK_KEY_REAL, AT(offq.spikiness), "4", 1, 1e9, NULL, "auto: median of max|k| sqrt(d) / |k| from which on keys are spiky"},
-    {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: as quant.activation.group auto"},
+    {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: those of quant.activation.group"},
 
     {"spin.steps", BK_KEY_INT, AT(spin.steps), "100", 1, MILLION, NULL, "of Cayley SGD"},
     {"spin.batch", BK_KEY_INT, AT(spin.batch), "8", 1, MILLION, NULL, "windows a step"},
@@ -182,7 +182,7 @@ static const bk_key fixed[] = {
 
     {"norm_rotation.rows", BK_KEY_INT, AT(norm_rotation.rows), "256", 1, MILLION, NULL, "dfrot, dartquant, kurtail: tokens sampled from each norm"},
     {"norm_rotation.rounds", BK_KEY_INT, AT(norm_rotation.dfrot.rounds), "100", 1, MILLION, NULL, "dfrot"},
-    {"norm_rotation.massive_weight", BK_KEY_REAL, AT(norm_rotation.dfrot.massive_weight), "100", 0, 1e9, NULL, "dfrot: weight of massive tokens"},
+    {"norm_rotation.massive_weight", BK_KEY_REAL, AT(norm_rotation.dfrot.massive_weight), "100", 1e-9, 1e9, NULL, "dfrot: weight of massive tokens"},
     {"norm_rotation.epochs", BK_KEY_INT, AT(norm_rotation.spread.epochs), "10", 1, MILLION, NULL, "dartquant, kurtail"},
     {"norm_rotation.batch", BK_KEY_INT, AT(norm_rotation.spread.batch), "64", 1, MILLION, NULL, "dartquant, kurtail: tokens of a step"},
     {"norm_rotation.lr", BK_KEY_REAL, AT(norm_rotation.spread.lr), "1e-3", 0, 1e3, NULL, "dartquant, kurtail"},

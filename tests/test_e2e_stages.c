@@ -191,18 +191,57 @@ static const struct {
     {"backend=ref", ~0u},
 };
 
-START_TEST(rows_are_made_for_what_they_depend_on)
+/* A second run with this change, behind the run a. */
+static void makes_again(const char *set, unsigned again)
 {
     int before[BK_STAGE_KINDS];
-    e2e_append("run.yaml", "evaluate: [ablation]\n");
-    run("", "a");
     for (int k = 0; k < BK_STAGE_KINDS; k++) before[k] = made((bk_stage_kind)k);
-    e2e_brick(0, "run run.yaml --set %s --out b", changes[_i].set);
+    e2e_brick(0, "run run.yaml --set %s --out b", set);
     for (int k = 0; k < BK_STAGE_KINDS; k++) {
-        int want = before[k] ? before[k] + (int)(changes[_i].again >> k & 1) : 0;
+        int want = before[k] ? before[k] + (int)(again >> k & 1) : 0;
         ck_assert_msg(made((bk_stage_kind)k) == want, "%s: made %d times, want %d", bk_stage_name((bk_stage_kind)k),
                       made((bk_stage_kind)k), want);
     }
+}
+
+START_TEST(rows_are_made_for_what_they_depend_on)
+{
+    e2e_append("run.yaml", "evaluate: [ablation]\n");
+    run("", "a");
+    makes_again(changes[_i].set, changes[_i].again);
+}
+END_TEST
+
+/* The same for what is fitted, and for GPTQ behind it. */
+static const struct {
+    const char *set;
+    unsigned again;
+} fits[] = {
+#define BEHIND_FIT (BIT(INIT) | BIT(ROW_PREFIX) | BIT(ROW_ROTATION) | BIT(ROW_SEARCH) | BIT(ROW_INIT))
+    {"train.lr_quant=1e-2", 0},
+    {"gptq.percdamp=0.1", BIT(INIT) | BIT(ROW_INIT)},
+    {"init.from=minmax", BIT(INIT) | BIT(ROW_INIT)},
+    {"data.calibration.samples=1", BIT(INIT) | BIT(ROW_SEARCH) | BIT(ROW_INIT)},
+    {"offq.zigzag=true", BIT(FIT) | BEHIND_FIT},
+    {"data.statistics.text=../m/eval.txt", BIT(FIT) | BEHIND_FIT},
+    {"data.statistics.samples=2", BIT(FIT) | BEHIND_FIT},
+    {"data.statistics.seqlen=16", BIT(FIT) | BEHIND_FIT},
+    {"prefix.mode=[1]", BIT(FIT) | BEHIND_FIT},
+    {"prefix.overlap=true", BIT(FIT) | BEHIND_FIT},
+    {"rotation.r2_per_head=false", BIT(FIT) | BEHIND_FIT},
+    {"scales.from=smoothquant", BIT(FIT) | BEHIND_FIT},
+    {"seed=3", ~(BIT(ROW_FP) | BIT(ROW_RTN))},
+    {"data.evaluation.windows=3", ~(BIT(OUTLIERS) | BIT(FIT) | BIT(INIT))},
+};
+
+START_TEST(a_fit_is_made_for_what_it_depends_on)
+{
+    e2e_config("../m", "method: offq\nprefix: {mode: auto}\ndata.statistics: {samples: 3, seqlen: 32}\nevaluate: [ablation]\n");
+    e2e_replace("run.yaml", "scheme: W4A4KV4-static\n", "");
+    e2e_replace("run.yaml", "epochs: 2", "epochs: 0");
+    run("", "a");
+    ck_assert_int_eq(made(BK_STAGE_FIT), 1);
+    makes_again(fits[_i].set, fits[_i].again);
 }
 END_TEST
 
@@ -235,6 +274,7 @@ int main(void)
     tcase_add_test(t, shared_targets_that_are_lost_under_way_stop_the_run);
     tcase_add_test(t, runs_at_once_make_every_stage_once);
     tcase_add_loop_test(t, rows_are_made_for_what_they_depend_on, 0, sizeof changes / sizeof changes[0]);
+    tcase_add_loop_test(t, a_fit_is_made_for_what_it_depends_on, 0, sizeof fits / sizeof fits[0]);
     tcase_add_test(t, rows_that_were_found_are_those_that_were_made);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

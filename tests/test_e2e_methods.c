@@ -1,0 +1,421 @@
+/* Every method of experiments/methods.def from end to end; the stage `fit` and GPTQ: killed, damaged, shared, fed with bad input, refused. */
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/beacon.h"
+#include "experiments/scheme.h"
+#include "io/file.h"
+#include "io/sealed.h"
+#include "tests/e2e.h"
+
+#define SMALL                                                                                                                       \
+    "data.statistics: {samples: 3, seqlen: 32}\nspin: {steps: 2, batch: 2}\nnorm_rotation: {rounds: 3, epochs: 2, batch: 16}\n"
+
+static bk_error err;
+
+/* A run of this method with its own scheme, in groups that the made model has room for. `model`: NULL for the one that all tests share. */
+static void method_config(const char *model, const char *method, const char *more)
+{
+    char text[1024];
+    const char *scheme = bk_method_find(method)->scheme;
+    snprintf(text, sizeof text, "method: %s\n" SMALL "%s", method, more);
+    e2e_config(model ? model : "../m", text);
+    e2e_replace("run.yaml", "W4A4KV4-static", strcmp(scheme, "W4A16-g128") ? scheme : "W4A16-g32");
+    e2e_replace("run.yaml", "epochs: 2, batch: 2", "epochs: 0, batch: 2");
+}
+
+static void same_as_eval(const char *run)
+{
+    e2e_brick(0, "eval --model %s --text ../m/eval.txt --seqlen 32 --windows 4 --threads 1 --json", run);
+    ck_assert_double_finite(e2e_number("out", "ppl", NULL));
+    ck_assert_double_eq(e2e_number("out", "ppl", NULL), e2e_row(run, "+training"));
+}
+
+static bool has(const char *path, const char *words)
+{
+    char *text = e2e_text(path);
+    bool there = strstr(text, words) != NULL;
+    free(text);
+    return there;
+}
+
+/* The only stage of this name. */
+static char *stage_file(const char *stage, const char *file)
+{
+    static char path[256];
+    char words[128];
+    snprintf(words, sizeof words, "ls -d cache/%s-*/%s >found", stage, file);
+    ck_assert_msg(system(words) == 0, "%s", words);
+    char *text = e2e_text("found");
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(text, "\n"), text);
+    ck_assert_msg(!text[strlen(path) + 1], "more than one: %s", text);
+    free(text);
+    return path;
+}
+
+/* --- every method --- */
+
+static bool trains(const bk_method *m)
+{
+    bool found = false;
+    for (const char *const *s = m->settings; *s; s++) found |= !strncmp(*s, "train.epochs=", 13);
+    return found;
+}
+
+START_TEST(every_method_runs_to_the_number_that_eval_gives)
+{
+    const bk_method *m = &bk_methods[_i];
+    method_config(NULL, m->name, "");
+    e2e_brick(0, "run run.yaml --set train.epochs=%d --out a", trains(m));
+    same_as_eval("a");
+    ck_assert_double_gt(e2e_number("a/summary.json", "bits", "weight"), 4);
+}
+END_TEST
+
+/* Methods that come from different papers, in one model. */
+static const char *const together[] = {
+    "--set method=offq --set scheme=W4A4KV4-dynamic-asym-gauto --set prefix.mode=auto --set init.search=true --set train.epochs=1 --set evaluate=[ablation]",
+    "--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1",
+    "--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]",
+    "--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto",
+    "--set method=smoothquant --set rotation.r1=true --set rotation.r4=true --set init.from=gptq",
+    "--set method=offq --set scales.from=smoothquant --set scheme=W4A4KV4-dynamic-asym-g16",
+};
+
+START_TEST(methods_work_together)
+{
+    e2e_config("../m", SMALL);
+    e2e_replace("run.yaml", "epochs: 2, batch: 2", "epochs: 0, batch: 2");
+    e2e_brick(0, "run run.yaml %s --out a", together[_i]);
+    same_as_eval("a");
+}
+END_TEST
+
+/* A k bias makes OffQ fit a basis of the keys, which comes with the weights of a block. */
+START_TEST(keys_with_a_bias_get_a_basis)
+{
+    e2e_synth_write(e2e_synth("qwen2,layers=2,hidden=64,inter=96,head_dim=16"), "m");
+    method_config("m", "offq", "prefix: {mode: auto}\n");
+    e2e_brick(0, "run run.yaml --out a");
+    ck_assert(has(stage_file("fit", "fit.json"), "\"keys\": true"));
+    same_as_eval("a");
+    e2e_brick(0, "generate --model a --prompt abc --tokens 8 --threads 1");
+    char *out = e2e_text("out");
+    ck_assert_int_gt((int)strlen(out), 4);
+    free(out);
+}
+END_TEST
+
+START_TEST(a_report_looks_through_what_was_fitted)
+{
+    if (system("gnuplot --version >/dev/null 2>&1")) return;
+    method_config(NULL, "offq", "prefix: {mode: auto}\n");
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_brick(0, "report a");
+    e2e_silent("not measured");
+    ck_assert(has("a/report/data.json", "\"rotated\""));
+    e2e_flip("a/fitted.h5", -9);
+    e2e_remove("a/report");
+    e2e_brick(0, "report a");
+    e2e_said("not measured: a/fitted.h5");
+}
+END_TEST
+
+/* --- files --- */
+
+START_TEST(sums_and_manifest_name_what_was_fitted)
+{
+    char sha[65], line[128];
+    method_config(NULL, "offq", "");
+    e2e_brick(0, "run run.yaml --set data.statistics.text=../m/eval.txt --out a");
+    ck_assert_int_eq(bk_sha256_file("../m/eval.txt", sha, &err), BK_OK);
+    bk_json *manifest;
+    ck_assert_int_eq(bk_sealed_load("a/manifest.json", &manifest, &err), BK_OK);
+    const bk_json *set = bk_json_get(manifest, "statistics");
+    ck_assert_str_eq(bk_json_str(bk_json_get(set, "sha256"), ""), sha);
+    ck_assert_int_eq(bk_json_int(bk_json_get(set, "kept"), 0), 3);
+    bk_json_free(manifest);
+    ck_assert_int_eq(bk_sha256_file("a/fitted.h5", sha, &err), BK_OK);
+    snprintf(line, sizeof line, "%s  fitted.h5\n", sha);
+    ck_assert(has("a/SHA256SUMS", line));
+    ck_assert(has(stage_file("fit", "SHA256SUMS"), line));
+    ck_assert_int_eq(bk_sha256_file(stage_file("init", "gptq.json"), sha, &err), BK_OK);
+    snprintf(line, sizeof line, "%s  gptq.json\n", sha);
+    ck_assert(has(stage_file("init", "SHA256SUMS"), line));
+}
+END_TEST
+
+START_TEST(damage_to_what_was_fitted_is_found)
+{
+    method_config(NULL, "offq", "");
+    e2e_brick(0, "run run.yaml --out full");
+    e2e_copy_tree("full", "a");
+    e2e_flip("a/fitted.h5", -9);
+    e2e_brick(3, "run run.yaml --out a");
+    e2e_said("fitted.h5: was changed or damaged");
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run("full", "a");
+    e2e_flip(stage_file("fit", "fitted.h5"), -9);
+    e2e_brick(0, "run run.yaml --out b");
+    e2e_said("made anew");
+    e2e_same_run("full", "b");
+    e2e_flip(stage_file("init", "000.h5"), -9);
+    e2e_brick(0, "run run.yaml --out c");
+    e2e_said("made anew");
+    e2e_same_run("full", "c");
+}
+END_TEST
+
+/* --- killed --- */
+
+static void killed_at(long clock, const char *full, char *last, size_t size)
+{
+    char at[32];
+    snprintf(at, sizeof at, "clock:%ld", clock);
+    e2e_remove("a");
+    e2e_remove("cache");
+    e2e_stop_at(at, SIGKILL);
+    ck_assert_int_eq(e2e_wait(e2e_start("run run.yaml --out a")), 128 + SIGKILL);
+    e2e_stop_at(NULL, 0);
+    bk_beacon_record r = {.number = 0};
+    snprintf(last, size, "%s", bk_beacon_read("a", &r) ? r.stage : "");
+    e2e_brick(0, "run run.yaml --out a --resume");
+    e2e_same_run(full, "a");
+    e2e_same_tree("full-cache", "cache");
+}
+
+START_TEST(a_run_that_is_killed_ends_with_the_same_bytes)
+{
+    static const char *const stages[] = {"fit", "initialise", "train"};
+    bool seen[3] = {false};
+    long calls[3];
+    char last[64];
+    method_config(NULL, "offq", "prefix: {mode: auto}\n");
+    e2e_replace("run.yaml", "epochs: 0", "epochs: 1");
+    e2e_count(calls, "run run.yaml --out full");
+    ck_assert_int_eq(rename("cache", "full-cache"), 0);
+    for (long n = 1; n < calls[2] - 4; n += calls[2] / 9) {
+        killed_at(n, "full", last, sizeof last);
+        for (int i = 0; i < 3; i++) seen[i] |= !strcmp(last, stages[i]);
+    }
+    for (int i = 0; i < 3; i++) ck_assert_msg(seen[i], "no run was killed in the stage %s", stages[i]);
+}
+END_TEST
+
+/* --- bad input to GPTQ --- */
+
+static double gptq(const char *run, const char *what)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/summary.json", run);
+    return e2e_number(path, "gptq", what);
+}
+
+/* A gain of 0 makes a column of q, k and v, and one of gate and up, that is always 0; the made model has some of its own. */
+START_TEST(a_dead_column_is_set_aside)
+{
+    bk_synth *s = e2e_synth("tiny");
+    method_config(NULL, "gptq", "");
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_said("block 0, q: 2 input channels are always 0; their weights became 0");
+    s->block[0].norm[BK_NORM_ATTN][9] = s->block[0].norm[BK_NORM_MLP][9] = 0;
+    e2e_synth_write(s, "m");
+    method_config("m", "gptq", "");
+    e2e_brick(0, "run run.yaml --strict --out b");
+    e2e_said("block 0, q: 3 input channels are always 0; their weights became 0");
+    e2e_said("block 0, up: 3 input channels are always 0; their weights became 0");
+    e2e_said("GPTQ 14/14, rounded to nearest 0/14; more damping for 0, ");
+    ck_assert_double_eq(gptq("b", "dead"), gptq("a", "dead") + 2);
+    ck_assert_double_eq(gptq("b", "fell_back"), 0);
+    same_as_eval("b");
+}
+END_TEST
+
+static void repeated(const char *letters, int times)
+{
+    e2e_write("same.jsonl", "");
+    for (int i = 0; i < times; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "{\"text\": \"%s\"}\n", letters);
+        e2e_append("same.jsonl", line);
+    }
+}
+
+static const struct {
+    const char *letters, *sets; /* of a document; a sample is one of them */
+} poor[] = {
+    {"The quick brown fox jumps over it", "--set data.statistics.samples=64"}, /* the same sample 64 times: 32 different rows at most */
+    {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "--set data.statistics.samples=4"},  /* constant columns at the first norm */
+    {"ab", "--set data.statistics.samples=1 --set data.statistics.seqlen=2"},  /* the least that there can be */
+    {"ab", "--set data.statistics.samples=1 --set data.statistics.seqlen=2 --set gptq.percdamp=0"},
+};
+
+/* Hessians of low rank: damping makes them definite, more of it where there was none. */
+START_TEST(samples_that_say_little_are_enough)
+{
+    repeated(poor[_i].letters, 64);
+    method_config(NULL, "gptq", "");
+    e2e_brick(0, "run run.yaml --set data.bos=none --set data.statistics.text=same.jsonl %s --strict --out a", poor[_i].sets);
+    e2e_said("GPTQ 14/14, rounded to nearest 0/14");
+    bool undamped = _i == 3;
+    ck_assert_double_eq(gptq("a", "damped"), undamped ? 14 : 0);
+    if (undamped) e2e_said("block 0, q: the Hessian needed a damping of 0.01");
+    same_as_eval("a");
+}
+END_TEST
+
+START_TEST(layers_that_are_alike_are_rounded_alike)
+{
+    bk_synth *s = e2e_synth("tiny");
+    int64_t out, in;
+    for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
+        bk_linear_shape(&s->cfg, w, &out, &in);
+        memcpy(s->block[1].w[w], s->block[0].w[w], (size_t)(out * in) * sizeof(float));
+    }
+    e2e_synth_write(s, "m");
+    method_config("m", "gptq", "");
+    e2e_brick(0, "run run.yaml --strict --out a");
+    e2e_said("GPTQ 14/14, rounded to nearest 0/14");
+    same_as_eval("a");
+}
+END_TEST
+
+/* Norms whose gains are all 0 in the first blocks. */
+static void silent_model(int64_t blocks)
+{
+    bk_synth *s = e2e_synth("tiny");
+    for (int64_t l = 0; l < blocks; l++)
+        for (int64_t c = 0; c < s->cfg.hidden; c++) s->block[l].norm[BK_NORM_ATTN][c] = s->block[l].norm[BK_NORM_MLP][c] = 0;
+    e2e_synth_write(s, "m");
+    method_config("m", "gptq", "");
+}
+
+START_TEST(some_fallbacks_are_counted_and_refused_when_strict)
+{
+    silent_model(1);
+    e2e_brick(0, "run run.yaml --out a");
+    e2e_said("block 0, down: its inputs are 0 on all samples; rounded to nearest");
+    e2e_said("GPTQ 7/14, rounded to nearest 7/14");
+    ck_assert_double_eq(gptq("a", "linears"), 14);
+    ck_assert_double_eq(gptq("a", "fell_back"), 7);
+    same_as_eval("a");
+    e2e_brick(4, "run run.yaml --strict --out b");
+    e2e_said("GPTQ fell back to rounding to nearest for 7 of 14 linears (strict)");
+    ck_assert(!bk_exists("b/summary.json"));
+}
+END_TEST
+
+START_TEST(nothing_but_fallbacks_is_a_failure_with_a_result)
+{
+    silent_model(2);
+    e2e_brick(4, "run run.yaml --out a");
+    e2e_said("GPTQ rounded no linear");
+    ck_assert_double_eq(gptq("a", "fell_back"), 14);
+    same_as_eval("a");
+    e2e_brick(4, "run run.yaml --out a"); /* asked again */
+    e2e_said("a: GPTQ rounded no linear");
+}
+END_TEST
+
+/* --- bad input to what is fitted --- */
+
+static const struct {
+    const char *method, *where;
+} fitting[] = {{"offq", "block 0, site down_raw, sequence 0, token 0"}, {"smoothquant", "block 1: attn_in: NaN or Inf in channel 0"},
+               {"awq", "block 0: down_in: NaN or Inf in channel"}, {"spinquant", "rotations, step 1"}, {"dfrot", "block 1: NaN or Inf at attn_in"},
+               {"dartquant", "block 1: NaN or Inf at attn_in"}, {"kurtail", "block 1: NaN or Inf at attn_in"},
+               {"gptq", "block 0: down_in: channel"}};
+
+/* Products beyond f32 in the first block; the place is told where they are first seen. */
+START_TEST(statistics_that_are_no_numbers_stop_the_run)
+{
+    bk_synth *s = e2e_synth("tiny");
+    for (int64_t i = 0; i < s->cfg.inter * s->cfg.hidden; i++) s->block[0].w[BK_W_GATE][i] *= 1e25f, s->block[0].w[BK_W_UP][i] *= 1e25f;
+    e2e_synth_write(s, "m");
+    method_config("m", fitting[_i].method, "");
+    e2e_brick(4, "run run.yaml --out a");
+    ck_assert(!bk_exists("a/summary.json"));
+    e2e_said(fitting[_i].where);
+}
+END_TEST
+
+static const struct {
+    int status;
+    const char *method, *more, *words;
+} refused[] = {
+    {2, "offq", "scheme_: 0\n", "run.yaml:15:1: unknown key 'scheme_'"},
+    {2, "offq", "quant: {activation: {symmetric: true}}\n", "method offq: rotation.basis: offq turns outliers into offsets of groups"},
+    {2, "offq", "quant: {activation: {bits: 16}}\n", "method offq: rotation.basis: offq turns outliers of activations into offsets"},
+    {2, "offq", "rotation: {r4: false}\n", "run.yaml:15:16: rotation.r4: offq orders the input of down for r4"},
+    {2, "offq", "rotation: {r1: false}\n", "method offq: rotation.basis: it says what r1 is, and rotation.r1 is off"},
+    {2, "offq", "prefix: {mode: search}\n", "run.yaml:15:16: prefix.mode: a search judges the rotated model"},
+    {2, "offq", "offq: {group: 24}\n", "run.yaml:15:15: offq.group: 24 does not divide the 64 channels of the model"},
+    {2, "offq", "rotation: {r4_group: 36}\n", "96 channels cannot be cut into groups of 36"},
+    {2, "offq", "quant: {activation: {group: 48}}\n", "48 does not divide its 64 columns"},
+    {2, "quarot", "rotation: {r4: false, r4_group: 32}\n", "run.yaml:15:33: rotation.r4_group: groups of what?"},
+    {2, "spinquant", "quant: {activation: {bits: 16}, key: {bits: 16}, value: {bits: 16}}\n",
+     "method spinquant: rotation.basis: spinquant lowers the loss that quantizing costs"},
+    {2, "spinquant", "rotation: {r2: false}\nspin.r2: true\n", "run.yaml:16:10: spin.r2: it says how r2 is found"},
+    {2, "dfrot", "norm_rotation.rows: 15\n", "run.yaml:15:21: norm_rotation.rows: 60 rows of all norms do not tell a rotation of 64 channels"},
+    {2, "kurtail", "norm_rotation.rows: 3\n", "run.yaml:15:21: norm_rotation.rows: 12 rows of all norms are less than a batch of 16"},
+    {2, "dfrot", "norm_rotation.massive_weight: 0\n", "run.yaml:15:31: norm_rotation.massive_weight: 0 is not in the range"},
+    {2, "awq", "quant: {weight: {bits: 16}}\n", "method awq: scales.from: awq protects quantized weights"},
+    {2, "gptq", "quant: {weight: {bits: 16}}\n", "method gptq: init.from: gptq rounds weights"},
+    {2, "brecq", "init: {from: gptq}\n", "run.yaml:15:14: init.from: gptq finds the steps of the quantizer affine"},
+    {2, "gptq", "init: {refresh: true}\n", "run.yaml:15:17: init.refresh: searching again would undo gptq"},
+    {2, "gptq", "gptq: {act_order: true}\n", "run.yaml:15:19: gptq.act_order: groups would be made of channels in another order"},
+    {2, "gptq", "gptq: {act_quant: true}\n", "run.yaml:15:19: gptq.act_quant: no activations are quantized"},
+    {2, "gptq", "quant: {weight: {granularity: tensor, group: 0}}\n", "run.yaml:15:31: quant.weight.granularity: weight: affine weights are per channel or per group"},
+    {2, "gptq", "quant: {weight: {group: 48}}\n", "48 does not divide its 64 columns"},
+    {3, "gptq", "data.statistics.text: none.txt\n", "run.yaml:15:23: data.statistics.text: 'none.txt': No such file"},
+};
+
+START_TEST(combinations_that_mean_nothing_are_refused_with_their_place)
+{
+    method_config(NULL, refused[_i].method, refused[_i].more);
+    e2e_brick(refused[_i].status, "run run.yaml --out a");
+    e2e_said(refused[_i].words);
+    e2e_silent("samples of");
+}
+END_TEST
+
+START_TEST(windows_beyond_the_positions_are_refused)
+{
+    method_config(NULL, "gptq", "");
+    e2e_brick(2, "run run.yaml --set data.statistics.seqlen=1025 --out a");
+    e2e_said("--set data.statistics.seqlen: 1025 tokens behind a prefix of 0 go beyond the model's 1024 positions");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_methods");
+    TCase *t = tcase_create("methods");
+    tcase_set_timeout(t, 120);
+    tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
+    tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
+    tcase_add_loop_test(t, every_method_runs_to_the_number_that_eval_gives, 0, bk_method_count);
+    tcase_add_loop_test(t, methods_work_together, 0, sizeof together / sizeof together[0]);
+    tcase_add_test(t, keys_with_a_bias_get_a_basis);
+    tcase_add_test(t, a_report_looks_through_what_was_fitted);
+    tcase_add_test(t, sums_and_manifest_name_what_was_fitted);
+    tcase_add_test(t, damage_to_what_was_fitted_is_found);
+    tcase_add_test(t, a_run_that_is_killed_ends_with_the_same_bytes);
+    tcase_add_test(t, a_dead_column_is_set_aside);
+    tcase_add_loop_test(t, samples_that_say_little_are_enough, 0, sizeof poor / sizeof poor[0]);
+    tcase_add_test(t, layers_that_are_alike_are_rounded_alike);
+    tcase_add_test(t, some_fallbacks_are_counted_and_refused_when_strict);
+    tcase_add_test(t, nothing_but_fallbacks_is_a_failure_with_a_result);
+    tcase_add_loop_test(t, statistics_that_are_no_numbers_stop_the_run, 0, sizeof fitting / sizeof fitting[0]);
+    tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
+    tcase_add_test(t, windows_beyond_the_positions_are_refused);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
