@@ -1,4 +1,4 @@
-#include "experiments/estimate.h"
+#include "experiments/estimate_priv.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,19 +21,7 @@
 #define FOUND_PREFIX 1          /* tokens, where the prefix has yet to be found: the least that it can be */
 #define CANDIDATES 11           /* of the grid, over its rounds */
 
-const char *const bk_part_name[BK_PART_COUNT] = {"equivalence", "outliers", "init",    "targets",
-                                               "train",       "rows",     "evaluate"};
-
-typedef struct estimator {
-    const bk_run_config *c;
-    const bk_rotation *rotation;
-    const bk_config *cfg; /* after the transforms */
-    bk_backend dry;
-    bk_block_quant quant;
-    bk_sample_counts n;
-    int64_t prefix;
-    bk_error *err;
-} estimator;
+const char *const bk_part_name[BK_PART_COUNT] = {"equivalence", "outliers", "fit", "init", "targets", "train", "rows", "evaluate"};
 
 /* --- a backend whose memory is never there --- */
 
@@ -71,7 +59,7 @@ static double max2(double a, double b)
     return a > b ? a : b;
 }
 
-static double real_bytes(const estimator *e)
+static double real_bytes(const bk_estimator *e)
 {
     return (double)bk_dtype_size(e->dry.dtype);
 }
@@ -87,29 +75,28 @@ static double block_bytes(const bk_block *b)
            tensor_bytes(b->prefix_k) + tensor_bytes(b->prefix_v);
 }
 
-static double weights_bytes(const estimator *e)
+double bk_estimate_weights(const bk_estimator *e)
 {
     return 4.0 * (double)bk_config_block_weights(e->cfg);
 }
 
-static double stream_bytes(const estimator *e, int64_t samples, int64_t tokens)
+double bk_estimate_stream(const bk_estimator *e, int64_t samples, int64_t tokens)
 {
     return 4.0 * (double)samples * (double)tokens * (double)e->cfg->hidden;
 }
 
-/* Large streams lie in a file. */
-static double stream_memory(const estimator *e, int64_t samples, int64_t tokens)
+double bk_estimate_stream_memory(const bk_estimator *e, int64_t samples, int64_t tokens)
 {
-    double bytes = stream_bytes(e, samples, tokens);
+    double bytes = bk_estimate_stream(e, samples, tokens);
     return bytes <= (double)BK_STREAM_MEMORY ? bytes : 0;
 }
 
-static double head_bytes(const estimator *e)
+double bk_estimate_head(const bk_estimator *e)
 {
     return ((double)e->cfg->hidden + HEAD_TOKENS) * (double)e->cfg->vocab * real_bytes(e);
 }
 
-static bk_status make_block(const estimator *e, bool quantized, bool trained, int64_t tokens, bk_block **out)
+static bk_status make_block(const bk_estimator *e, bool quantized, bool trained, int64_t tokens, bk_block **out)
 {
     bk_block_options opt = {.quant = quantized ? &e->quant : NULL,
                             .r3 = bk_rotation_r3(e->rotation),
@@ -119,9 +106,7 @@ static bk_status make_block(const estimator *e, bool quantized, bool trained, in
     return bk_block_create(out, &e->dry, e->cfg, &opt, e->err);
 }
 
-/* A block, and the memory of one pass through it. `search`: every candidate of the grid search runs on from the first
- * site. */
-static bk_status pass_bytes(const estimator *e, bool quantized, bool search, int64_t samples, int64_t tokens,
+bk_status bk_estimate_pass(const bk_estimator *e, bool quantized, bool search, int64_t samples, int64_t tokens,
                             double *block, double *pass)
 {
     bk_block *b = NULL;
@@ -138,7 +123,7 @@ static bk_status pass_bytes(const estimator *e, bool quantized, bool search, int
         if (search) bk_block_resume(ctx, b, &v, BK_SITE_ATTN_IN);
         st = bk_ctx_status(ctx);
         *block = block_bytes(b);
-        *pass = (double)bk_ctx_bytes(ctx) + stream_bytes(e, batch, tokens);
+        *pass = (double)bk_ctx_bytes(ctx) + bk_estimate_stream(e, batch, tokens);
     }
     bk_block_free(b);
     bk_ctx_free(ctx);
@@ -146,7 +131,7 @@ static bk_status pass_bytes(const estimator *e, bool quantized, bool search, int
 }
 
 /* Gram matrices of the inputs of the linears. */
-static double gram_bytes(const estimator *e)
+static double gram_bytes(const bk_estimator *e)
 {
     double sum = 0;
     bool seen[BK_SITE_COUNT] = {false};
@@ -159,7 +144,7 @@ static double gram_bytes(const estimator *e)
     return sum;
 }
 
-static void calibration_size(const estimator *e, int64_t *samples, int64_t *tokens)
+static void calibration_size(const bk_estimator *e, int64_t *samples, int64_t *tokens)
 {
     const bk_data_config *d = &e->c->data.calibration;
     *samples = e->n.calibration > 0 ? e->n.calibration : 1; /* 0: nothing has to be measured */
@@ -167,63 +152,71 @@ static void calibration_size(const estimator *e, int64_t *samples, int64_t *toke
 }
 
 /* What initialising adds to a block and its weights. */
-static bk_status init_memory(const estimator *e, double *block, double *more)
+static bk_status init_memory(const bk_estimator *e, double *block, double *more)
 {
     int64_t samples, tokens;
+    double gptq, statistics = bk_estimate_stream_memory(e, e->n.statistics, e->c->data.statistics.seqlen);
     calibration_size(e, &samples, &tokens);
-    BK_TRY(pass_bytes(e, true, e->c->init.search, samples, tokens, block, more));
-    *more += gram_bytes(e) + stream_memory(e, samples, tokens);
+    BK_TRY(bk_estimate_pass(e, true, e->c->init.search, samples, tokens, block, more));
+    BK_TRY(bk_estimate_gptq_memory(e, &gptq));
+    *more = max2(*more + gram_bytes(e), gptq) + bk_estimate_stream_memory(e, samples, tokens) + (gptq > 0 ? statistics : 0);
     return BK_OK;
 }
 
-static bool shares_targets(const estimator *e)
+static bool shares_targets(const bk_estimator *e)
 {
     return bk_stage_used(BK_STAGE_TARGETS, e->c);
 }
 
 /* Samples that training and validation take through the blocks. */
-static int64_t target_samples(const estimator *e)
+static int64_t target_samples(const bk_estimator *e)
 {
     return e->n.training + e->n.validation;
 }
 
 /* Making the targets of a block: teacher, student and three batches on their way. */
-static bk_status targets_memory(const estimator *e, bool with_student, double *out)
+static bk_status targets_memory(const bk_estimator *e, bool with_student, double *out)
 {
     int64_t samples = target_samples(e), tokens = e->c->data.training.seqlen;
     double teacher, student = 0, teach, study = 0;
-    BK_TRY(pass_bytes(e, false, false, samples, tokens, &teacher, &teach));
-    if (with_student) BK_TRY(pass_bytes(e, true, false, samples, tokens, &student, &study));
-    *out = teacher + teach + student + study + stream_bytes(e, bk_pass_batch(samples, tokens), tokens);
+    BK_TRY(bk_estimate_pass(e, false, false, samples, tokens, &teacher, &teach));
+    if (with_student) BK_TRY(bk_estimate_pass(e, true, false, samples, tokens, &student, &study));
+    *out = teacher + teach + student + study + bk_estimate_stream(e, bk_pass_batch(samples, tokens), tokens);
     return BK_OK;
 }
 
 /* No batch has more samples than there are. */
-static int64_t train_batch(const estimator *e)
+static int64_t train_batch(const bk_estimator *e)
 {
     int64_t most = e->n.training > e->n.validation ? e->n.training : e->n.validation;
     return e->c->train.batch < most ? e->c->train.batch : most;
 }
 
+bk_status bk_estimate_step(const bk_estimator *e, int64_t samples, int64_t tokens, double *block, double *step)
+{
+    bk_block *b = NULL;
+    size_t bytes = 0;
+    bk_status st = make_block(e, true, true, tokens, &b);
+    if (!st) st = bk_train_bytes(b, samples, tokens, (bk_loss_kind)e->c->train.loss, &bytes, e->err);
+    if (!st) *block = block_bytes(b);
+    *step = (double)bytes;
+    bk_block_free(b);
+    return st;
+}
+
 /* Steps of AdamW read ahead by a batch; before them the search may run again. */
-static bk_status steps_memory(const estimator *e, int64_t tokens, double *out)
+static bk_status steps_memory(const bk_estimator *e, int64_t tokens, double *out)
 {
     const bk_run_config *c = e->c;
-    bk_block *b = NULL;
-    size_t step = 0;
-    double ahead = 2.0 * (c->train.target == BK_TARGET_BOTH ? 3 : 2) * stream_bytes(e, train_batch(e), tokens);
-    double block, init = 0;
-    bk_status st = make_block(e, true, true, tokens, &b);
-    if (!st) st = bk_train_bytes(b, train_batch(e), tokens, (bk_loss_kind)c->train.loss, &step, e->err);
-    double trained = st ? 0 : block_bytes(b);
-    bk_block_free(b);
-    BK_TRY(st);
+    double ahead = 2.0 * (c->train.target == BK_TARGET_BOTH ? 3 : 2) * bk_estimate_stream(e, train_batch(e), tokens);
+    double trained, step, block, init = 0;
+    BK_TRY(bk_estimate_step(e, train_batch(e), tokens, &trained, &step));
     if (c->init.refresh) BK_TRY(init_memory(e, &block, &init));
-    *out = trained + max2((double)step + ahead, init);
+    *out = trained + max2(step + ahead, init);
     return BK_OK;
 }
 
-static bk_status train_memory(const estimator *e, double *out)
+static bk_status train_memory(const bk_estimator *e, double *out)
 {
     const bk_run_config *c = e->c;
     int64_t tokens = c->data.training.seqlen;
@@ -231,49 +224,50 @@ static bk_status train_memory(const estimator *e, double *out)
     if (c->train.epochs == 0) return BK_OK;
     BK_TRY(targets_memory(e, true, &targets));
     BK_TRY(steps_memory(e, tokens, &steps));
-    *out = weights_bytes(e) + max2(targets, steps);
+    *out = bk_estimate_weights(e) + max2(targets, steps);
     return BK_OK;
 }
 
 /* with_init: rows that are initialised for themselves. */
-static bk_status evaluate_memory(const estimator *e, bool with_init, double *out)
+static bk_status evaluate_memory(const bk_estimator *e, bool with_init, double *out)
 {
     double block, pass, init = 0;
     int64_t tokens = e->c->data.evaluation.seqlen;
     if (with_init) BK_TRY(init_memory(e, &block, &init));
-    BK_TRY(pass_bytes(e, true, false, e->n.evaluation, tokens, &block, &pass));
-    *out = weights_bytes(e) + block + pass + stream_memory(e, e->n.evaluation, tokens) + max2(head_bytes(e), init);
+    BK_TRY(bk_estimate_pass(e, true, false, e->n.evaluation, tokens, &block, &pass));
+    *out = bk_estimate_weights(e) + block + pass + bk_estimate_stream_memory(e, e->n.evaluation, tokens) + max2(bk_estimate_head(e), init);
     return BK_OK;
 }
 
 /* Windows that judge a prefix. */
-static int64_t search_samples(const estimator *e)
+static int64_t search_samples(const bk_estimator *e)
 {
     int64_t n = e->c->prefix.search.samples;
     return n < e->n.detection ? n : e->n.detection;
 }
 
-static bk_status memory(const estimator *e, bk_estimate *out)
+static bk_status memory(const bk_estimator *e, bk_estimate *out)
 {
     const bk_run_config *c = e->c;
     const bk_data_config *d = &c->data.detection;
     double block, pass, base = PROCESS_BYTES + TOKENIZER_BYTES * (double)e->cfg->vocab, *m = out->memory;
-    BK_TRY(pass_bytes(e, false, false, 1, 16, &block, &pass));
-    m[BK_PART_EQUIVALENCE] = weights_bytes(e) + block + pass + head_bytes(e);
+    BK_TRY(bk_estimate_pass(e, false, false, 1, 16, &block, &pass));
+    m[BK_PART_EQUIVALENCE] = bk_estimate_weights(e) + block + pass + bk_estimate_head(e);
     if (bk_run_config_detects(c)) {
-        BK_TRY(pass_bytes(e, false, false, e->n.detection, d->seqlen, &block, &pass));
-        m[BK_PART_OUTLIERS] = weights_bytes(e) + block + pass + stream_memory(e, e->n.detection, d->seqlen);
+        BK_TRY(bk_estimate_pass(e, false, false, e->n.detection, d->seqlen, &block, &pass));
+        m[BK_PART_OUTLIERS] = bk_estimate_weights(e) + block + pass + bk_estimate_stream_memory(e, e->n.detection, d->seqlen);
     }
     if (bk_stage_used(BK_STAGE_PREFIX, c)) {
-        BK_TRY(pass_bytes(e, true, false, search_samples(e), d->seqlen, &block, &pass));
-        double search = weights_bytes(e) + 2 * block + pass + stream_memory(e, search_samples(e), d->seqlen);
+        BK_TRY(bk_estimate_pass(e, true, false, search_samples(e), d->seqlen, &block, &pass));
+        double search = bk_estimate_weights(e) + 2 * block + pass + bk_estimate_stream_memory(e, search_samples(e), d->seqlen);
         m[BK_PART_OUTLIERS] = max2(m[BK_PART_OUTLIERS], search);
     }
+    BK_TRY(bk_estimate_fit_memory(e, &m[BK_PART_FIT]));
     BK_TRY(init_memory(e, &block, &pass));
-    m[BK_PART_INIT] = weights_bytes(e) + block + pass;
+    m[BK_PART_INIT] = bk_estimate_weights(e) + block + pass;
     if (shares_targets(e)) {
         BK_TRY(targets_memory(e, false, &pass));
-        m[BK_PART_TARGETS] = weights_bytes(e) + pass;
+        m[BK_PART_TARGETS] = bk_estimate_weights(e) + pass;
     }
     BK_TRY(train_memory(e, &m[BK_PART_TRAIN]));
     BK_TRY(evaluate_memory(e, c->evaluate & BK_EVALUATE_ABLATION, &m[BK_PART_ROWS]));
@@ -287,7 +281,7 @@ static bk_status memory(const estimator *e, bk_estimate *out)
 
 /* --- disk --- */
 
-static void disk(const estimator *e, bk_estimate *out)
+static void disk(const bk_estimator *e, bk_estimate *out)
 {
     const bk_run_config *c = e->c;
     const bk_config *cfg = e->cfg;
@@ -301,14 +295,19 @@ static void disk(const estimator *e, bk_estimate *out)
     bool grouped = c->quant.weight.granularity == BK_PER_GROUP;
     double steps = weights / (double)(grouped ? bk_qspec_group(&c->quant.weight, &(bk_qshape){.cols = cfg->hidden}) : cfg->hidden);
     if (c->train.epochs > 0) out->targets_disk = file * alive;
-    out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps;
-    out->stage_disk[BK_STAGE_INIT] = 8 * steps;
+    double fitted = bk_estimate_fitted_bytes(e);
+    out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps + fitted;
+    out->stage_disk[BK_STAGE_FIT] = fitted;
+    out->stage_disk[BK_STAGE_INIT] = 8 * steps + (c->init.from == BK_INIT_GPTQ ? 4 * weights : 0);
     if (shares_targets(e)) out->stage_disk[BK_STAGE_TARGETS] = one * (double)layers;
     for (int k = 0; k < BK_STAGE_KINDS; k++) out->cache_disk += out->stage_disk[k];
     calibration_size(e, &n, &t);
-    double detection = stream_bytes(e, e->n.detection, c->data.detection.seqlen);
+    double detection = bk_estimate_stream(e, e->n.detection, c->data.detection.seqlen);
+    bool learns = c->rotation.basis == BK_BASIS_SPINQUANT; /* with the inputs of all blocks */
     double streams[] = {bk_run_config_detects(c) ? detection : 0,
-                        stream_bytes(e, e->n.evaluation, c->data.evaluation.seqlen), stream_bytes(e, n, t)};
+                        bk_estimate_stream(e, e->n.evaluation, c->data.evaluation.seqlen), bk_estimate_stream(e, n, t),
+                        bk_run_needs_statistics(c) ? bk_estimate_stream(e, e->n.statistics, c->data.statistics.seqlen) : 0,
+                        learns ? bk_estimate_stream(e, layers * c->spin.batch, bk_estimate_spin_tokens(c)) : 0};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
 }
@@ -323,20 +322,32 @@ double bk_forward_flops(const bk_config *c, int64_t tokens, int64_t prefix)
                 4.0 * (double)(c->heads * c->head_dim) * (visible + (double)prefix));
 }
 
-/* One block over samples, seconds. */
-static double forward_seconds(const estimator *e, const bk_rates *r, double samples, int64_t tokens)
+double bk_estimate_forward(const bk_estimator *e, const bk_rates *r, double samples, int64_t tokens)
 {
     return samples * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * FORWARD_SHARE);
 }
 
+double bk_estimate_f64(const bk_rates *r, double flops)
+{
+    return flops / (0.5e9 * r->gflops * SEARCH_SHARE);
+}
+
+/* The rates know Hadamards; a fitted R1 is a product in f64. */
+double bk_estimate_load(const bk_estimator *e, const bk_rates *r)
+{
+    bool fitted = e->c->rotation.basis != BK_BASIS_HADAMARD;
+    double turn = 2 * (double)bk_config_block_weights(e->cfg) * (double)e->cfg->hidden;
+    return r->load_seconds + (fitted ? bk_estimate_f64(r, turn) : 0);
+}
+
 /* Initialising one block: Gram matrices, the error of every candidate of every weight, and runs on from every site for
  * its candidates. */
-static double init_seconds(const estimator *e, const bk_rates *r, bool search)
+static double init_seconds(const bk_estimator *e, const bk_rates *r, bool search)
 {
     int64_t samples, tokens;
     double products = 0, passes;
     calibration_size(e, &samples, &tokens);
-    passes = forward_seconds(e, r, (double)samples, tokens);
+    passes = bk_estimate_forward(e, r, (double)samples, tokens);
     if (!search) return 2 * passes;
     for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
         int64_t out, in;
@@ -353,55 +364,57 @@ static double init_seconds(const estimator *e, const bk_rates *r, bool search)
 
 /* As if every place of the prefix were filled and every candidate taken through all blocks: the most that it can be.
  * Error needs the ranges first. */
-static double search_seconds(const estimator *e, const bk_rates *r)
+static double search_seconds(const bk_estimator *e, const bk_rates *r)
 {
     const bk_run_config *c = e->c;
     double windows = (double)search_samples(e) * (c->prefix.search.objective == BK_SEARCH_ERROR ? 2 : 1);
-    double block = r->load_seconds + forward_seconds(e, r, windows, c->data.detection.seqlen);
+    double block = r->load_seconds + bk_estimate_forward(e, r, windows, c->data.detection.seqlen);
     int64_t candidates = c->prefix.search.candidates, tokens = c->prefix.search.max_tokens;
     return block * (double)bk_prefix_search_steps(candidates, tokens, e->cfg->layers);
 }
 
-static double train_seconds(const estimator *e, const bk_rates *r)
+static double train_seconds(const bk_estimator *e, const bk_rates *r)
 {
     const bk_run_config *c = e->c;
     int64_t tokens = c->data.training.seqlen;
-    double n = (double)e->n.training, epochs = (double)c->train.epochs;
+    double n = (double)e->n.training, epochs = (double)c->train.epochs, load = bk_estimate_load(e, r);
     double validation = e->n.validation ? (double)e->n.validation : n;
     double step = 3 * n * bk_forward_flops(e->cfg, tokens, e->prefix) / (1e9 * r->gflops * TRAIN_SHARE);
     bool both = c->train.target == BK_TARGET_BOTH, teaches = both || !shares_targets(e);
     int passes = (shares_targets(e) ? 1 : 2) + both;
-    double targets = forward_seconds(e, r, passes * (double)target_samples(e), tokens);
+    double targets = bk_estimate_forward(e, r, passes * (double)target_samples(e), tokens);
     double refresh = c->init.refresh ? init_seconds(e, r, c->init.search) : 0;
-    double trained = targets + refresh + epochs * step + (epochs + 1) * forward_seconds(e, r, validation, tokens);
-    return (teaches ? 2 : 1) * r->load_seconds + (epochs > 0 ? trained : 0);
+    double trained = targets + refresh + epochs * step + (epochs + 1) * bk_estimate_forward(e, r, validation, tokens);
+    return (teaches ? 2 : 1) * load + (epochs > 0 ? trained : 0);
 }
 
-static void seconds(const estimator *e, const bk_rates *r, bk_estimate *out)
+static void seconds(const bk_estimator *e, const bk_rates *r, bk_estimate *out)
 {
     const bk_run_config *c = e->c;
     const bk_data_config *d = &c->data.detection;
-    double layers = (double)e->cfg->layers, *s = out->seconds,
+    double layers = (double)e->cfg->layers, load = bk_estimate_load(e, r), *s = out->seconds,
            tables = 2.0 * (double)e->cfg->vocab * (double)e->cfg->hidden;
-    double head_load = r->load_seconds * tables / 2 / (double)bk_config_block_weights(e->cfg);
+    double head_load = load * tables / 2 / (double)bk_config_block_weights(e->cfg);
     double windows = (double)e->n.evaluation, tokens = windows * (double)c->data.evaluation.seqlen;
-    double row = layers * (r->load_seconds + forward_seconds(e, r, windows, c->data.evaluation.seqlen)) + head_load +
+    double row = layers * (load + bk_estimate_forward(e, r, windows, c->data.evaluation.seqlen)) + head_load +
                  tokens * tables / (1e9 * r->gflops * FORWARD_SHARE);
-    double init = layers * (r->load_seconds + init_seconds(e, r, c->init.search)), *stage = out->stage_seconds;
-    double pass = forward_seconds(e, r, (double)target_samples(e), c->data.training.seqlen);
-    s[BK_PART_EQUIVALENCE] = 2 * (layers * r->load_seconds + head_load);
-    if (c->prefix.mode != BK_PREFIX_NONE) s[BK_PART_OUTLIERS] = layers * r->load_seconds;
+    double init = layers * (load + bk_estimate_gptq_seconds(e, r) + init_seconds(e, r, c->init.search)), *stage = out->stage_seconds;
+    double pass = bk_estimate_forward(e, r, (double)target_samples(e), c->data.training.seqlen);
+    s[BK_PART_EQUIVALENCE] = 2 * (layers * load + head_load);
+    if (c->prefix.mode != BK_PREFIX_NONE) s[BK_PART_OUTLIERS] = layers * load;
     for (int k = 0; k < BK_STAGE_KINDS; k++)
         if (bk_stage_is_row((bk_stage_kind)k) && bk_stage_used((bk_stage_kind)k, c)) stage[k] = row;
     if (bk_run_config_detects(c))
         stage[BK_STAGE_OUTLIERS] =
-            layers * (r->load_seconds + forward_seconds(e, r, (double)e->n.detection, d->seqlen));
+            layers * (load + bk_estimate_forward(e, r, (double)e->n.detection, d->seqlen));
     if (bk_stage_used(BK_STAGE_PREFIX, c)) stage[BK_STAGE_PREFIX] = search_seconds(e, r);
+    stage[BK_STAGE_FIT] = bk_estimate_fit_seconds(e, r);
     stage[BK_STAGE_INIT] = init;
-    if (shares_targets(e)) stage[BK_STAGE_TARGETS] = layers * (r->load_seconds + pass);
+    if (shares_targets(e)) stage[BK_STAGE_TARGETS] = layers * (load + pass);
     if (stage[BK_STAGE_ROW_SEARCH] > 0) stage[BK_STAGE_ROW_SEARCH] += layers * init_seconds(e, r, true);
     if (stage[BK_STAGE_ROW_NO_PREFIX] > 0) stage[BK_STAGE_ROW_NO_PREFIX] += init;
     s[BK_PART_OUTLIERS] += stage[BK_STAGE_OUTLIERS] + stage[BK_STAGE_PREFIX];
+    s[BK_PART_FIT] = stage[BK_STAGE_FIT];
     s[BK_PART_INIT] = stage[BK_STAGE_INIT];
     s[BK_PART_TARGETS] = stage[BK_STAGE_TARGETS];
     s[BK_PART_TRAIN] = layers * train_seconds(e, r) + 2 * head_load;
@@ -490,7 +503,7 @@ int64_t bk_estimate_prefix(const bk_run_config *c)
 bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *samples, const bk_rotation *rotation,
                           const bk_backend *be, const bk_rates *rates, bk_estimate *out, bk_error *err)
 {
-    estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .n = *samples,
+    bk_estimator e = {.c = c, .rotation = rotation, .cfg = &rotation->after, .dry = dry_backend(be), .n = *samples,
                    .quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value},
                    .prefix = bk_estimate_prefix(c), .err = err};
     *out = (bk_estimate){0};

@@ -12,6 +12,7 @@
 typedef enum {
     BK_PART_EQUIVALENCE,
     BK_PART_OUTLIERS,
+    BK_PART_FIT,
     BK_PART_INIT,
     BK_PART_TARGETS,
     BK_PART_TRAIN,

@@ -90,9 +90,15 @@ static bk_status make_plan(plan *p, const char *config, const bk_opt_list *sets,
 
 /* --- text --- */
 
-static void print_transform(const char *name, bool on, const char *what, const bk_hadamard_plan *h)
+/* What R1 will be. */
+static const char *r1_note(const plan *p)
 {
-    if (on) printf("  %-11s %s: %s\n", name, what, h->note);
+    return p->cfg.rotation.basis == BK_BASIS_HADAMARD ? p->rotation->hidden->note : "fitted to data.statistics";
+}
+
+static void print_transform(const char *name, const char *what, const char *note)
+{
+    printf("  %-11s %s: %s\n", name, what, note);
 }
 
 static void print_shapes(const plan *p)
@@ -104,10 +110,10 @@ static void print_shapes(const plan *p)
            c->arch, (long long)c->layers, (long long)c->hidden, (long long)c->inter, (long long)c->heads,
            (long long)c->kv_heads, (long long)c->head_dim, (long long)c->vocab, c->tied ? ", tied" : "");
     puts("transforms");
-    print_transform("r1", r->on[BK_TRANSFORM_R1], "hidden", r->hidden);
-    print_transform("r2", r->on[BK_TRANSFORM_R2], "head", r->head);
-    print_transform("r3", r->on[BK_TRANSFORM_R3], "head", r->head);
-    print_transform("r4", r->on[BK_TRANSFORM_R4], "intermediate", r->inter);
+    if (r->on[BK_TRANSFORM_R1]) print_transform("r1", "hidden", r1_note(p));
+    if (r->on[BK_TRANSFORM_R2]) print_transform("r2", "head", r->head->note);
+    if (r->on[BK_TRANSFORM_R3]) print_transform("r3", "head", r->head->note);
+    if (r->on[BK_TRANSFORM_R4]) print_transform("r4", "intermediate", r->inter->note);
     if (!r->on[BK_TRANSFORM_R1] && !r->on[BK_TRANSFORM_R2] && !r->on[BK_TRANSFORM_R3] && !r->on[BK_TRANSFORM_R4])
         puts("  none");
 }
@@ -200,20 +206,20 @@ static void print_text(const plan *p)
 
 /* --- JSON --- */
 
+static void set_note(bk_json *o, const char *name, bool on, const char *note)
+{
+    bk_json_set(o, name, on ? bk_json_of_text(note) : bk_json_null());
+}
+
 static bk_json *json_transforms(const plan *p)
 {
     const bk_rotation *r = p->rotation;
+    const char *head = r->head ? r->head->note : "", *inter = r->inter ? r->inter->note : "";
     bk_json *o = bk_json_object();
-    const struct {
-        const char *name;
-        int id;
-        const bk_hadamard_plan *h;
-    } all[] = {{"r1", BK_TRANSFORM_R1, r->hidden},
-               {"r2", BK_TRANSFORM_R2, r->head},
-               {"r3", BK_TRANSFORM_R3, r->head},
-               {"r4", BK_TRANSFORM_R4, r->inter}};
-    for (size_t i = 0; i < 4; i++)
-        bk_json_set(o, all[i].name, r->on[all[i].id] ? bk_json_of_text(all[i].h->note) : bk_json_null());
+    set_note(o, "r1", r->on[BK_TRANSFORM_R1], r->on[BK_TRANSFORM_R1] ? r1_note(p) : "");
+    set_note(o, "r2", r->on[BK_TRANSFORM_R2], head);
+    set_note(o, "r3", r->on[BK_TRANSFORM_R3], head);
+    set_note(o, "r4", r->on[BK_TRANSFORM_R4], inter);
     return o;
 }
 

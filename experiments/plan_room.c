@@ -155,7 +155,8 @@ void bk_room_measure(const char *run_dir, bk_room *r)
 
 static const char *const advice[BK_PART_COUNT] = {
     [BK_PART_EQUIVALENCE] = "a smaller model", [BK_PART_OUTLIERS] = "a shorter data.detection.seqlen",
-    [BK_PART_INIT] = "a shorter calibration seqlen", [BK_PART_TARGETS] = "a shorter data.training.seqlen",
+    [BK_PART_FIT] = "a shorter data.statistics.seqlen", [BK_PART_INIT] = "a shorter seqlen of calibration or statistics",
+    [BK_PART_TARGETS] = "a shorter data.training.seqlen",
     [BK_PART_TRAIN] = "a smaller train.batch or data.training.seqlen",
     [BK_PART_ROWS] = "a shorter data.evaluation.seqlen", [BK_PART_EVALUATE] = "a shorter data.evaluation.seqlen"};
 

@@ -6,19 +6,21 @@
 #include "experiments/run.h"
 #include "experiments/version.h"
 
-/* The result of a stage before: the prefix itself, which two detections may find alike, or the hash of the stage. */
+static const char *hash_of(const bk_run *r, bk_stage_kind kind)
+{
+    return kind == BK_STAGE_INIT ? r->init.hash : kind == BK_STAGE_FIT ? r->fit.hash : r->outliers.hash;
+}
+
+/* The result of stages before: the prefix itself, which two detections may find alike, and the hash of others. */
 static void add_parent(const bk_run *r, bk_stage_kind kind, bk_text_buffer *b)
 {
     bk_stage_kind before = bk_stage_before(kind, &r->cfg);
+    bool prefixed = bk_stage_prefixed(kind);
     bk_buffer_add(b, "parent:");
-    if (bk_stage_prefixed(kind)) {
-        bk_buffer_add(b, " prefix");
-        for (int64_t i = 0; i < r->choice.n; i++) bk_buffer_add(b, " %d", r->choice.ids[i]);
-    } else if (before < BK_STAGE_KINDS) {
-        bk_buffer_add(b, " %s %s", bk_stage_name(before), before == BK_STAGE_INIT ? r->init.hash : r->outliers.hash);
-    }
+    if (prefixed) bk_buffer_add(b, " prefix");
+    for (int64_t i = 0; prefixed && i < r->choice.n; i++) bk_buffer_add(b, " %d", r->choice.ids[i]);
+    if (before == BK_STAGE_FIT || (!prefixed && before < BK_STAGE_KINDS)) bk_buffer_add(b, " %s %s", bk_stage_name(before), hash_of(r, before));
     bk_buffer_add(b, "\n");
-    if (bk_stage_transformed(kind) && r->fitted) bk_buffer_add(b, "fit: %s\n", r->fit.hash);
 }
 
 /* Token ids stand for texts, tokenizer, BOS policy and the drawing of samples. */

@@ -133,7 +133,7 @@ static const struct {
     unsigned samples;
     bk_stage_kind before; /* whose result it reads; if the run does not have it, that of the one before that */
     bool prefix;          /* reads it */
-    bool transformed;     /* reads the model through its transforms */
+    bool transformed;     /* reads the model through its transforms: in place of `before` comes the stage `fit`, if the run has one */
 } kinds[BK_STAGE_KINDS] = {
     [BK_STAGE_OUTLIERS] = {"outliers", detection_keys, bk_run_config_detects, BK_STAGE_DETECTION, NONE, false, false},
     [BK_STAGE_PREFIX] = {"prefix", choice_keys, with_search, BK_STAGE_DETECTION, BK_STAGE_OUTLIERS, false, false},
@@ -173,11 +173,6 @@ bool bk_stage_prefixed(bk_stage_kind kind)
     return kinds[kind].prefix;
 }
 
-bool bk_stage_transformed(bk_stage_kind kind)
-{
-    return kinds[kind].transformed;
-}
-
 bool bk_stage_is_row(bk_stage_kind kind)
 {
     return kind >= BK_STAGE_ROW_FP;
@@ -186,6 +181,7 @@ bool bk_stage_is_row(bk_stage_kind kind)
 bk_stage_kind bk_stage_before(bk_stage_kind kind, const bk_run_config *c)
 {
     bk_stage_kind before = kinds[kind].before;
+    if (kinds[kind].transformed && bk_run_fits(c)) return BK_STAGE_FIT;
     while (before != NONE && !kinds[before].used(c)) before = kinds[before].before;
     return before;
 }
@@ -213,7 +209,6 @@ static bk_status quick_text(bk_stage_kind kind, const bk_run_config *c, bk_text_
     BK_TRY(add_keys(b, c, kinds[kind].keys, err));
     BK_TRY(add_keys(b, c, text_keys, err));
     add_samples(b, c, kinds[kind].samples);
-    if (kinds[kind].transformed && bk_run_fits(c)) BK_TRY(add_stage(b, BK_STAGE_FIT, c, err));
     bk_stage_kind before = bk_stage_before(kind, c);
     if (before != NONE) return add_stage(b, before, c, err);
     if (kinds[kind].prefix) add_prefix(b, c);

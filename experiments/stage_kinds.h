@@ -10,7 +10,7 @@
 typedef enum {
     BK_STAGE_OUTLIERS,
     BK_STAGE_PREFIX, /* searched: prefix.mode: search */
-    BK_STAGE_FIT, /* transforms that are fitted to the model */
+    BK_STAGE_FIT,    /* transforms that are fitted to the model */
     BK_STAGE_INIT,
     BK_STAGE_TARGETS, /* of full precision, for training: store.keep: shared */
     BK_STAGE_ROW_FP,
@@ -32,8 +32,6 @@ const char *const *bk_stage_keys(bk_stage_kind kind);
 unsigned bk_stage_samples(bk_stage_kind kind);
 /* Whether it depends on the prefix. */
 bool bk_stage_prefixed(bk_stage_kind kind);
-/* Whether it reads the model through its transforms, so that it depends on the stage `fit` if the run has one. */
-bool bk_stage_transformed(bk_stage_kind kind);
 bool bk_stage_is_row(bk_stage_kind kind);
 /* The stage whose result it reads in a run of this config; BK_STAGE_KINDS: none. */
 bk_stage_kind bk_stage_before(bk_stage_kind kind, const bk_run_config *c);

@@ -141,6 +141,104 @@ START_TEST(a_search_counts_among_the_outliers)
 }
 END_TEST
 
+/* --- what is fitted, and GPTQ --- */
+
+#define STATISTICS (128.0 * 2048 * 576 * 4) /* hidden states of all samples */
+
+static bk_estimate of_method(const char *method, const char *scheme, const char *set)
+{
+    char put_method[64], put_scheme[64];
+    const char *sets[] = {put_method, put_scheme, set};
+    bk_estimate e;
+    bk_error err = {0};
+    snprintf(put_method, sizeof put_method, "method=%s", method);
+    snprintf(put_scheme, sizeof put_scheme, "scheme=%s", scheme);
+    bk_status st = estimate_with(sets, set ? 3 : 2, &e, &err);
+    ck_assert_msg(!st, "%s", err.msg);
+    return e;
+}
+
+START_TEST(what_fits_nothing_takes_nothing_for_it)
+{
+    bk_estimate e = estimate(NULL);
+    ck_assert_double_eq(e.memory[BK_PART_FIT] + e.seconds[BK_PART_FIT] + e.stage_seconds[BK_STAGE_FIT] + e.stage_disk[BK_STAGE_FIT], 0);
+    ck_assert_double_eq(e.temporary_disk, 0); /* samples of statistics are not read */
+}
+END_TEST
+
+START_TEST(offq_keeps_covariances_and_a_file)
+{
+    bk_estimate e = of_method("offq", "W4A4KV4-dynamic-asym-gauto", "init.from=minmax"), rtn = of_method("quarot", "W4A4KV4-dynamic-asym-gauto", NULL);
+    const double file = 8.0 * 576 * 576 + 30 * (8.0 * 3 * 64 * 64 + 5.0 * 1536); /* R1; R3 of each head; order and signs of down's input */
+    ck_assert_double_eq(e.stage_disk[BK_STAGE_FIT], file);
+    ck_assert_double_eq(e.model_disk, rtn.model_disk + file);
+    ck_assert_double_eq(e.temporary_disk, STATISTICS);
+    ck_assert_double_gt(e.memory[BK_PART_FIT], 10 * 8.0 * 576 * 576);
+    ck_assert_double_gt(e.seconds[BK_PART_FIT], 30 * 128 * bk_forward_flops(&small, 2048, 0) / 200e9);
+    ck_assert_double_eq(e.seconds[BK_PART_FIT], e.stage_seconds[BK_STAGE_FIT]);
+    ck_assert_double_gt(e.seconds[BK_PART_EVALUATE], rtn.seconds[BK_PART_EVALUATE]); /* weights turn by products */
+}
+END_TEST
+
+START_TEST(gptq_keeps_a_hessian_and_weights)
+{
+    bk_estimate e = of_method("gptq", "W4A16-g64", "data.statistics.samples=16"), rtn = of_method("rtn", "W4A16-g64", NULL);
+    double weights = 30.0 * (double)bk_config_block_weights(&small);
+    ck_assert_double_eq(e.stage_disk[BK_STAGE_INIT], rtn.stage_disk[BK_STAGE_INIT] + 4 * weights);
+    ck_assert_double_gt(e.memory[BK_PART_INIT], rtn.memory[BK_PART_INIT] + 8.0 * 1536 * 1536 + STATISTICS / 8);
+    ck_assert_double_eq(e.memory[BK_PART_FIT], 0);
+    ck_assert_double_gt(e.seconds[BK_PART_INIT], 5 * 30 * 16 * bk_forward_flops(&small, 2048, 0) / 200e9);
+    ck_assert_double_eq(e.seconds[BK_PART_INIT], e.stage_seconds[BK_STAGE_INIT]);
+}
+END_TEST
+
+START_TEST(gptq_takes_longer_with_more_samples_and_clipping)
+{
+    double some = of_method("gptq", "W4A16-g64", "data.statistics.samples=64").seconds[BK_PART_INIT];
+    double all = of_method("gptq", "W4A16-g64", NULL).seconds[BK_PART_INIT];
+    double unclipped = of_method("gptq", "W4A16-g64", "gptq.mse_clip=false").seconds[BK_PART_INIT];
+    ck_assert_double_gt(all, 1.5 * some);
+    ck_assert_double_lt(all, 2 * some);
+    ck_assert_double_lt(unclipped, all);
+}
+END_TEST
+
+/* 30 blocks x 8 windows of 2048 tokens; the first row of the table that is initialised with nothing does not need them. */
+START_TEST(spinquant_keeps_the_inputs_of_all_blocks)
+{
+    bk_estimate e = of_method("spinquant", "W4A4KV4-dynamic", "init.from=minmax");
+    ck_assert_double_eq(e.temporary_disk, 30.0 * 8 * 2048 * 576 * 4);
+    ck_assert_double_eq(e.stage_disk[BK_STAGE_FIT], 8.0 * 576 * 576);
+    bk_estimate half = of_method("spinquant", "W4A4KV4-dynamic", "spin.steps=50");
+    ck_assert_double_gt(e.seconds[BK_PART_FIT], 1.9 * half.seconds[BK_PART_FIT]);
+    ck_assert_double_lt(e.seconds[BK_PART_FIT], 2.0 * half.seconds[BK_PART_FIT]);
+    ck_assert_double_gt(e.memory[BK_PART_FIT], of_method("spinquant", "W4A4KV4-dynamic", "data.statistics.seqlen=512").memory[BK_PART_FIT]);
+}
+END_TEST
+
+static const struct {
+    const char *method, *less; /* and a setting that takes less time */
+} fitters[] = {{"dfrot", "norm_rotation.rounds=10"}, {"dartquant", "norm_rotation.epochs=1"}, {"kurtail", "norm_rotation.rows=32"},
+               {"smoothquant", "data.statistics.samples=64"}};
+
+START_TEST(every_fit_takes_time_memory_and_disk)
+{
+    bk_estimate e = of_method(fitters[_i].method, "W4A4KV4-dynamic", NULL), less = of_method(fitters[_i].method, "W4A4KV4-dynamic", fitters[_i].less);
+    ck_assert_double_gt(e.seconds[BK_PART_FIT], 1.03 * less.seconds[BK_PART_FIT]);
+    ck_assert_double_gt(e.memory[BK_PART_FIT], 4.0 * (double)bk_config_block_weights(&small));
+    ck_assert_double_gt(e.stage_disk[BK_STAGE_FIT], 0);
+}
+END_TEST
+
+/* Twenty ratios at each of three sites, the last ones from the middle of the block on. */
+START_TEST(awq_takes_the_time_of_its_ratios)
+{
+    double awq = of_method("awq", "W4A16-g64", NULL).seconds[BK_PART_FIT], one = of_method("smoothquant", "W4A16-g64", NULL).seconds[BK_PART_FIT];
+    ck_assert_double_gt(awq, 20 * one);
+    ck_assert_double_lt(awq, 60 * one);
+}
+END_TEST
+
 START_TEST(large_streams_go_to_disk)
 {
     bk_estimate e = estimate("data.detection.samples=1000");
@@ -490,6 +588,13 @@ int main(void)
     tcase_add_test(t, training_memory_holds_all_copies_of_the_parameters);
     tcase_add_test(t, memory_grows_with_the_batch);
     tcase_add_test(t, a_search_counts_among_the_outliers);
+    tcase_add_test(t, what_fits_nothing_takes_nothing_for_it);
+    tcase_add_test(t, offq_keeps_covariances_and_a_file);
+    tcase_add_test(t, gptq_keeps_a_hessian_and_weights);
+    tcase_add_test(t, gptq_takes_longer_with_more_samples_and_clipping);
+    tcase_add_test(t, spinquant_keeps_the_inputs_of_all_blocks);
+    tcase_add_loop_test(t, every_fit_takes_time_memory_and_disk, 0, sizeof fitters / sizeof fitters[0]);
+    tcase_add_test(t, awq_takes_the_time_of_its_ratios);
     tcase_add_test(t, large_streams_go_to_disk);
     tcase_add_test(t, time_is_that_of_the_work);
     tcase_add_test(t, estimates_beyond_any_integer_stay_finite);
