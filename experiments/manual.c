@@ -88,12 +88,21 @@ static void put_verb(void *user, const bk_cli *cli)
     free(text);
 }
 
+/* "a|b|c", with room for a line end behind each bar. */
+static void put_choices(FILE *to, const char *choices)
+{
+    for (; *choices; choices++) {
+        fputc(*choices, to);
+        if (*choices == '|') fputs("\\:", to);
+    }
+}
+
 static void put_key(FILE *to, const bk_key *k)
 {
     put_line(to, ".TP\n.B ", k->path);
     put_text(to, k->about);
     if (k->choices || (k->initial && *k->initial)) fputs(" (", to);
-    if (k->choices) put_text(to, k->choices);
+    if (k->choices) put_choices(to, k->choices);
     if (k->choices && k->initial && *k->initial) fputs("; ", to);
     if (k->initial && *k->initial) fputs("default ", to);
     if (k->initial) put_text(to, k->initial);
@@ -115,7 +124,7 @@ void bk_manual(FILE *to)
           ".SH VERBS\n",
           to);
     for (int i = 0; i < bk_verb_count; i++) bk_verb_table(bk_verbs[i].name, put_verb, to);
-    fputs(".SH CONFIG\n"
+    fputs(".SH CONFIG\n.ad l\n"
           "A config is a YAML file; the dots of a key are levels of it.\n"
           ".B brick run \\-\\-set\n.IR key = value\noverrides a key.\n",
           to);
