@@ -281,7 +281,22 @@ static bk_status memory(const bk_estimator *e, bk_estimate *out)
 
 /* --- disk --- */
 
-static void disk(const bk_estimator *e, bk_estimate *out)
+/* What the stage `init` keeps of a block: all its parameters but the weights, and these too where GPTQ found them. */
+static bk_status init_disk(const bk_estimator *e, double *bytes)
+{
+    bk_block *b;
+    *bytes = 0;
+    BK_TRY(make_block(e, true, false, 1, &b));
+    for (int i = 0; i < bk_params_count(b->params); i++) {
+        int group;
+        const bk_tensor *t = bk_params_at(b->params, i, &group);
+        if (group != BK_GROUP_WEIGHT || e->c->init.from == BK_INIT_GPTQ) *bytes += 4 * (double)bk_numel(t);
+    }
+    bk_block_free(b);
+    return BK_OK;
+}
+
+static bk_status disk(const bk_estimator *e, bk_estimate *out)
 {
     const bk_run_config *c = e->c;
     const bk_config *cfg = e->cfg;
@@ -298,7 +313,8 @@ static void disk(const bk_estimator *e, bk_estimate *out)
     double fitted = bk_estimate_fitted_bytes(e);
     out->model_disk = weights * (c->quant.weight.bits < 16 ? 1 : 4) + tables + 4 * steps + fitted;
     out->stage_disk[BK_STAGE_FIT] = fitted;
-    out->stage_disk[BK_STAGE_INIT] = 8 * steps + (c->init.from == BK_INIT_GPTQ ? 4 * weights : 0);
+    BK_TRY(init_disk(e, &out->stage_disk[BK_STAGE_INIT]));
+    out->stage_disk[BK_STAGE_INIT] *= (double)layers;
     if (shares_targets(e)) out->stage_disk[BK_STAGE_TARGETS] = one * (double)layers;
     for (int k = 0; k < BK_STAGE_KINDS; k++) out->cache_disk += out->stage_disk[k];
     calibration_size(e, &n, &t);
@@ -310,6 +326,7 @@ static void disk(const bk_estimator *e, bk_estimate *out)
                         learns ? bk_estimate_stream(e, layers * c->spin.batch, bk_estimate_spin_tokens(c)) : 0};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
         if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
+    return BK_OK;
 }
 
 /* --- time --- */
@@ -508,7 +525,7 @@ bk_status bk_estimate_run(const bk_run_config *c, const bk_sample_counts *sample
                    .prefix = bk_estimate_prefix(c), .err = err};
     *out = (bk_estimate){0};
     BK_TRY(memory(&e, out));
-    disk(&e, out);
+    BK_TRY(disk(&e, out));
     if (rates) seconds(&e, rates, out);
     return BK_OK;
 }

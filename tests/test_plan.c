@@ -180,6 +180,19 @@ START_TEST(offq_keeps_covariances_and_a_file)
 }
 END_TEST
 
+/* A value for each weight in the stage; in training its value, gradient, best copy and, but under signs, two moments. */
+START_TEST(learned_rounding_is_counted)
+{
+    double weights = 30.0 * (double)bk_config_block_weights(&small), one = weights / 30 * 4;
+    bk_estimate affine = estimate(NULL), ada = estimate("quant.weight.quantizer=adaround"), sign = estimate("quant.weight.quantizer=signround");
+    ck_assert_double_eq_tol(ada.stage_disk[BK_STAGE_INIT], affine.stage_disk[BK_STAGE_INIT] + 4 * weights, 0.01 * weights);
+    ck_assert_double_eq_tol(sign.stage_disk[BK_STAGE_INIT], affine.stage_disk[BK_STAGE_INIT] + 4 * weights, 0.01 * weights);
+    ck_assert_double_gt(sign.memory[BK_PART_TRAIN], affine.memory[BK_PART_TRAIN] + 2.9 * one);
+    ck_assert_double_gt(ada.memory[BK_PART_TRAIN], sign.memory[BK_PART_TRAIN] + 1.9 * one);
+    ck_assert_double_eq(ada.model_disk, affine.model_disk);
+}
+END_TEST
+
 START_TEST(gptq_keeps_a_hessian_and_weights)
 {
     bk_estimate e = of_method("gptq", "W4A16-g64", "data.statistics.samples=16"), rtn = of_method("rtn", "W4A16-g64", NULL);
@@ -590,6 +603,7 @@ int main(void)
     tcase_add_test(t, a_search_counts_among_the_outliers);
     tcase_add_test(t, what_fits_nothing_takes_nothing_for_it);
     tcase_add_test(t, offq_keeps_covariances_and_a_file);
+    tcase_add_test(t, learned_rounding_is_counted);
     tcase_add_test(t, gptq_keeps_a_hessian_and_weights);
     tcase_add_test(t, gptq_takes_longer_with_more_samples_and_clipping);
     tcase_add_test(t, spinquant_keeps_the_inputs_of_all_blocks);
