@@ -1,5 +1,5 @@
-/* Transforms that are fitted to the model: the stage `fit` holds fitted.h5 (blocks/fitted.h) and fit.json, numbers for people. Scales come first; a
- * basis is fitted to the model that has them. */
+/* Transforms that are fitted to the model: the stage `fit` holds fitted.h5 (blocks/fitted.h) and fit.json, numbers for people. Scales or a
+ * basis of R1: the config has one of them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,8 +186,8 @@ static bk_status fit_to_rows(fitting *t, bk_error *err)
     const bk_run *r = t->r;
     const bk_samples *s = &r->statistics;
     bk_norm_rows rows = {0};
-    BK_TRY(open_source(t, &(bk_rotation_spec){.fuse = true, .fitted = t->f, .be = r->lab.be}, err));
-    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, NULL, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed,
+    BK_TRY(open_source(t, &(bk_rotation_spec){.fuse = true}, err));
+    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, &t->prefix, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed,
                                         &t->watch, &rows, err);
     if (!st) st = r->cfg.rotation.basis == BK_BASIS_DFROT ? fit_dfrot(t, &rows, err) : fit_spread(t, &rows, err);
     bk_norm_rows_free(&rows);
@@ -210,7 +210,6 @@ static bk_status fit(fitting *t, bk_error *err)
     BK_TRY(bk_fitted_create(bk_model_config(r->lab.model), &t->f, err));
     BK_TRY(open_source(t, NULL, err));
     if (scale) BK_TRY(scale(t, err));
-    if (scale && basis) BK_TRY(open_source(t, &(bk_rotation_spec){.fitted = t->f, .be = r->lab.be}, err));
     if (basis) BK_TRY(basis(t, err));
     BK_TRY(bk_fitted_check(t->f, err));
     snprintf(path, sizeof path, "%s/fitted.h5", r->fit.work);
