@@ -14,6 +14,8 @@ struct bk_linalg {
     bk_error *err;
     bk_ctx *ctx;
     bk_tensor *at[OPERANDS]; /* f64, grown as needed */
+    double *room;            /* for one function at a time, grown as needed: a step like the one before allocates nothing */
+    size_t room_size;
 };
 
 bk_linalg *bk_linalg_new(const bk_backend *be, bk_error *err)
@@ -34,7 +36,20 @@ void bk_linalg_free(bk_linalg *l)
     if (!l) return;
     for (int i = 0; i < OPERANDS; i++) bk_tensor_destroy(l->be, l->at[i]);
     bk_ctx_free(l->ctx);
+    free(l->room);
     free(l);
+}
+
+static bk_status take_room(bk_linalg *l, int64_t n, double **out)
+{
+    size_t size = (size_t)n * sizeof **out;
+    if (size > l->room_size) {
+        free(l->room);
+        l->room = malloc(size);
+        l->room_size = l->room ? size : 0;
+    }
+    *out = l->room;
+    return *out ? BK_OK : bk_fail(l->err, BK_ENOMEM, "no memory for %lld numbers beside a matrix", (long long)n);
 }
 
 /* --- products --- */
@@ -95,12 +110,11 @@ static double off_identity(int64_t n, const double *e)
 
 bk_status bk_linalg_defect(bk_linalg *l, int64_t n, const double *a, double *out)
 {
-    double *e = malloc((size_t)(n * n) * sizeof *e);
-    if (!e) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
-    bk_status st = bk_linalg_square(l, n, false, a, true, a, e);
+    double *e;
+    BK_TRY(take_room(l, n * n, &e));
+    BK_TRY(bk_linalg_square(l, n, false, a, true, a, e));
     *out = off_identity(n, e);
-    free(e);
-    return st;
+    return BK_OK;
 }
 
 /* --- QR of rows --- */
@@ -154,53 +168,47 @@ static bk_status orthonormal_panel(bk_linalg *l, int64_t n, double *a, int64_t f
 
 bk_status bk_linalg_qr_rows(bk_linalg *l, int64_t n, double *a, double *lower)
 {
-    double *t = malloc((size_t)(2 * PANEL * n) * sizeof *t);
-    if (!t) return bk_fail(l->err, BK_ENOMEM, "no memory for a panel of %lld", (long long)n);
+    double *t;
+    BK_TRY(take_room(l, 2 * PANEL * n, &t));
     if (lower) memset(lower, 0, (size_t)(n * n) * sizeof *lower);
-    bk_status st = BK_OK;
-    for (int64_t first = 0; !st && first < n; first += PANEL) {
+    for (int64_t first = 0; first < n; first += PANEL) {
         int64_t rows = n - first < PANEL ? n - first : PANEL;
-        for (int twice = 0; !st && first && twice < 2; twice++) st = project_out(l, n, a, first, rows, t, lower);
-        if (!st) st = orthonormal_panel(l, n, a, first, rows, lower);
+        for (int twice = 0; first && twice < 2; twice++) BK_TRY(project_out(l, n, a, first, rows, t, lower));
+        BK_TRY(orthonormal_panel(l, n, a, first, rows, lower));
     }
-    free(t);
-    return st;
+    return BK_OK;
 }
 
-/* b = lower^-T b. Rows from the last panel to the first: what lies behind a panel by one product, the panel itself by substitution. */
-static bk_status solve_lower_t(bk_linalg *l, int64_t n, const double *lower, double *b)
+/* b = lower^-T b. Rows from the last panel to the first: what lies behind a panel by one product, the panel itself by substitution.
+ * t: room for PANEL x n. */
+static bk_status solve_lower_t(bk_linalg *l, int64_t n, const double *lower, double *b, double *t)
 {
-    double *t = malloc((size_t)(PANEL * n) * sizeof *t);
-    if (!t) return bk_fail(l->err, BK_ENOMEM, "no memory for a panel of %lld", (long long)n);
-    bk_status st = BK_OK;
-    for (int64_t first = (n - 1) / PANEL * PANEL; !st && first >= 0; first -= PANEL) {
+    for (int64_t first = (n - 1) / PANEL * PANEL; first >= 0; first -= PANEL) {
         int64_t end = first + PANEL < n ? first + PANEL : n;
         if (end < n) {
-            st = bk_linalg_product(l, &(bk_product){.m = end - first, .n = n, .k = n - end, .ta = true, .a = lower + end * n + first,
-                                                    .b = b + end * n, .c = t, .lda = n, .ldb = n, .ldc = n});
-            if (!st) subtract((end - first) * n, 1, t, b + first * n);
+            BK_TRY(bk_linalg_product(l, &(bk_product){.m = end - first, .n = n, .k = n - end, .ta = true, .a = lower + end * n + first,
+                                                      .b = b + end * n, .c = t, .lda = n, .ldb = n, .ldc = n}));
+            subtract((end - first) * n, 1, t, b + first * n);
         }
-        for (int64_t r = end - 1; !st && r >= first; r--) {
+        for (int64_t r = end - 1; r >= first; r--) {
             for (int64_t k = r + 1; k < end; k++) subtract(n, lower[k * n + r], b + k * n, b + r * n);
             for (int64_t i = 0; i < n; i++) b[r * n + i] /= lower[r * n + r];
         }
     }
-    free(t);
-    return st;
+    return BK_OK;
 }
 
 bk_status bk_linalg_qr_rows_backward(bk_linalg *l, int64_t n, const double *q, const double *lower, double *g)
 {
-    double *s = malloc((size_t)(2 * n * n) * sizeof *s), *t = s + n * n;
-    if (!s) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
-    bk_status st = bk_linalg_square(l, n, false, g, true, q, s);
+    double *s, *t;
+    BK_TRY(take_room(l, n * n + (n > PANEL ? n : PANEL) * n, &s));
+    t = s + n * n;
+    BK_TRY(bk_linalg_square(l, n, false, g, true, q, s));
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < i; j++) s[j * n + i] = s[i * n + j];
-    if (!st) st = bk_linalg_square(l, n, false, s, false, q, t);
-    if (!st) subtract(n * n, 1, t, g);
-    if (!st) st = solve_lower_t(l, n, lower, g);
-    free(s);
-    return st;
+    BK_TRY(bk_linalg_square(l, n, false, s, false, q, t));
+    subtract(n * n, 1, t, g);
+    return solve_lower_t(l, n, lower, g, t);
 }
 
 /* --- polar factor --- */
@@ -235,14 +243,11 @@ static bk_status iterate(bk_linalg *l, int64_t n, double *a, double *e, double *
 
 bk_status bk_linalg_polar(bk_linalg *l, int64_t n, double *a)
 {
-    double norm = sqrt(dot(n * n, a, a)), worst = 0;
+    double norm = sqrt(dot(n * n, a, a)), worst = 0, *e;
     if (!(norm > 0 && isfinite(norm))) return bk_fail(l->err, BK_ENUMERIC, "a matrix of zeros, or not finite, has no nearest rotation");
-    double *e = malloc((size_t)(2 * n * n) * sizeof *e);
-    if (!e) return bk_fail(l->err, BK_ENOMEM, "no memory for a matrix of order %lld", (long long)n);
+    BK_TRY(take_room(l, 2 * n * n, &e));
     for (int64_t i = 0; i < n * n; i++) a[i] /= norm;
-    bk_status st = iterate(l, n, a, e, e + n * n, &worst);
-    free(e);
-    BK_TRY(st);
+    BK_TRY(iterate(l, n, a, e, e + n * n, &worst));
     return worst < 1e-9 ? BK_OK : bk_fail(l->err, BK_ENUMERIC, "a singular matrix has no nearest rotation: %g from orthogonal", worst);
 }
 
@@ -250,17 +255,13 @@ bk_status bk_linalg_polar(bk_linalg *l, int64_t n, double *a)
 
 bk_status bk_cayley_create(bk_cayley *c, int64_t n, double momentum, bk_error *err)
 {
-    *c = (bk_cayley){.n = n, .momentum = momentum};
-    double **part[] = {&c->v, &c->w, &c->x, &c->y, &c->t};
-    for (int i = 0; i < 5; i++)
-        if (!(*part[i] = calloc((size_t)(n * n), sizeof(double))))
-            return bk_fail(err, BK_ENOMEM, "no memory to learn a rotation of order %lld", (long long)n);
-    return BK_OK;
+    *c = (bk_cayley){.n = n, .momentum = momentum, .v = calloc((size_t)(n * n), sizeof(double))};
+    return c->v ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory to learn a rotation of order %lld", (long long)n);
 }
 
 void bk_cayley_free(bk_cayley *c)
 {
-    free(c->v), free(c->w), free(c->x), free(c->y), free(c->t);
+    free(c->v);
     *c = (bk_cayley){0};
 }
 
@@ -288,38 +289,39 @@ static double skew(int64_t n, double *w)
     return most;
 }
 
-/* w = the skew direction of the step, from v and the rotation p. */
-static bk_status direction(bk_linalg *l, bk_cayley *c, const double *p, double *norm)
+/* w = the skew direction of the step, from v and the rotation p; y, t: room. */
+static bk_status direction(bk_linalg *l, int64_t n, const double *v, const double *p, double *w, double *y, double *t, double *norm)
 {
-    int64_t n = c->n;
-    BK_TRY(bk_linalg_square(l, n, false, c->v, false, p, c->y));
-    BK_TRY(bk_linalg_square(l, n, false, p, false, c->y, c->t));
-    BK_TRY(bk_linalg_square(l, n, true, p, false, c->t, c->w));
-    for (int64_t i = 0; i < n * n; i++) c->w[i] = c->y[i] - c->w[i] / 2;
-    *norm = skew(n, c->w);
+    BK_TRY(bk_linalg_square(l, n, false, v, false, p, y));
+    BK_TRY(bk_linalg_square(l, n, false, p, false, y, t));
+    BK_TRY(bk_linalg_square(l, n, true, p, false, t, w));
+    for (int64_t i = 0; i < n * n; i++) w[i] = y[i] - w[i] / 2;
+    *norm = skew(n, w);
     return isfinite(*norm) ? BK_OK : bk_fail(l->err, BK_ENUMERIC, "the gradient of a rotation, or the rotation, is not finite");
 }
 
 bk_status bk_cayley_step(bk_linalg *l, bk_cayley *c, double *r, const double *g, double lr, bool retract)
 {
     int64_t n = c->n, nn = n * n;
-    double norm;
+    double norm, *w;
     for (int64_t i = 0; i < n; i++) {
         double *row = r + i * n, length = sqrt(dot(n, row, row));
         for (int64_t j = 0; j < n; j++) row[j] /= length;
     }
     if (retract) BK_TRY(bk_linalg_qr_rows(l, n, r, NULL));
-    transpose(n, g, c->t);
-    for (int64_t i = 0; i < nn; i++) c->v[i] = c->momentum * c->v[i] - c->t[i];
-    BK_TRY(direction(l, c, r, &norm));
+    BK_TRY(take_room(l, 4 * nn, &w));
+    double *x = w + nn, *y = x + nn, *t = y + nn;
+    transpose(n, g, t);
+    for (int64_t i = 0; i < nn; i++) c->v[i] = c->momentum * c->v[i] - t[i];
+    BK_TRY(direction(l, n, c->v, r, w, y, t, &norm));
     double a = fmin(lr, 1 / (norm + 1e-8));
-    transpose(n, r, c->x);
-    for (int64_t i = 0; i < nn; i++) c->y[i] = c->x[i] + a * c->v[i];
+    transpose(n, r, x);
+    for (int64_t i = 0; i < nn; i++) y[i] = x[i] + a * c->v[i];
     for (int k = 0; k < 5; k++) {
-        for (int64_t i = 0; i < nn; i++) c->y[i] = (c->x[i] + c->y[i]) / 2;
-        BK_TRY(bk_linalg_square(l, n, false, c->w, false, c->y, c->t));
-        for (int64_t i = 0; i < nn; i++) c->y[i] = c->x[i] + a * c->t[i];
+        for (int64_t i = 0; i < nn; i++) y[i] = (x[i] + y[i]) / 2;
+        BK_TRY(bk_linalg_square(l, n, false, w, false, y, t));
+        for (int64_t i = 0; i < nn; i++) y[i] = x[i] + a * t[i];
     }
-    transpose(n, c->y, r);
-    return bk_linalg_square(l, n, false, c->w, false, c->x, c->v);
+    transpose(n, y, r);
+    return bk_linalg_square(l, n, false, w, false, x, c->v);
 }

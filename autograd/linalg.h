@@ -1,5 +1,6 @@
-/* Dense algebra in f64 for matrices that are learnt orthogonal: products on a backend's f64 kernel, QR and polar factors made of them, Cayley SGD.
- * Matrices lie in host memory, row-major; each product brings its operands to the backend. Same bytes for every number of threads. */
+/* Dense algebra in f64 for matrices that are learnt orthogonal: products on a backend's f64 kernel, QR and polar factors made
+ * of them, Cayley SGD. Matrices lie in host memory, row-major; each product brings its operands to the backend. Room is kept
+ * and grows as needed: calls of one size allocate only once. Same bytes for every number of threads. */
 #ifndef BK_LINALG_H
 #define BK_LINALG_H
 
@@ -43,8 +44,7 @@ bk_status bk_linalg_defect(bk_linalg *l, int64_t n, const double *a, double *out
 typedef struct bk_cayley {
     int64_t n;
     double momentum;
-    double *v;                /* [n,n]: state */
-    double *w, *x, *y, *t;    /* [n,n] each: room */
+    double *v; /* [n,n] */
 } bk_cayley;
 bk_status bk_cayley_create(bk_cayley *c, int64_t n, double momentum, bk_error *err) BK_MUST_USE;
 void bk_cayley_free(bk_cayley *c); /* due after a failure too */

@@ -43,7 +43,8 @@ typedef struct bk_adamw {
     double beta1, beta2, eps, weight_decay;
 } bk_adamw;
 
-/* Step t = 1, 2, ... with one learning rate per group (0 leaves the group as it is to the bit); opt is for the groups of AdamW. *floored counts projected elements. */
+/* Step t = 1, 2, ... with one learning rate per group (0 leaves the group as it is to the bit); opt is for the groups of AdamW.
+ * *floored counts projected elements. */
 bk_status bk_params_step(bk_ctx *ctx, bk_params *p, const bk_adamw *opt, const double lr[BK_MAX_GROUPS], int64_t t, int64_t *floored) BK_MUST_USE;
 /* Euclidean norms of the gradients per group; of all = sqrt of the sum of squares. */
 bk_status bk_params_grad_norm(bk_ctx *ctx, bk_params *p, double norm[BK_MAX_GROUPS]) BK_MUST_USE;

@@ -134,7 +134,7 @@ static bk_status search_batch(void *user, bk_ctx *ctx, const bk_batch *batch)
     return bk_stream_write(a->c->h, batch->first, batch->n, batch->host, a->err);
 }
 
-/* An error that is NaN or Inf never wins. */
+/* An error that is NaN never wins over plain rounding (ratio 0). */
 static int best_of(const double error[BK_AWQ_RATIOS])
 {
     int best = 0;

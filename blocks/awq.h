@@ -25,9 +25,10 @@ typedef struct bk_awq_options {
  * (made for the same model; what it has there is replaced) on ids [samples, tokens]. At each site the ratio wins whose scales give the smallest
  * squared error of the block's output when the linears that read the site have the weights Q(W s) / s and all else is in full precision; of
  * equal ones the smallest ratio. Ratio 0 is plain rounding. Scales of one site do not change what the others see, so each is searched by itself.
- * src: without transforms of its channels; prefix (NULL: none): computed from src. The keys and values that a folded model uses as prefix are its own and
- * must be computed again.
- * BK_ESHAPE: out was made for other shapes. BK_EINVAL: no window, a source with rotations or scales, weights that are not quantized. BK_ENUMERIC: block, site and channel of a NaN or Inf. */
+ * src: norms as they are, no rotations; prefix (NULL: none): computed from src. The keys and values that a folded model uses as
+ * prefix are its own and must be computed again.
+ * BK_ESHAPE: out was made for other shapes. BK_EINVAL: no window, a source with fused norms, rotations or scales, weights that
+ * are not quantized. BK_ENUMERIC: block, site and channel of a NaN or Inf. */
 bk_status bk_awq_fit(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t samples, int64_t tokens, const bk_awq_options *opt,
                      const bk_prefix *prefix, const bk_watch *watch, bk_fitted *out, bk_error *err) BK_MUST_USE;
 

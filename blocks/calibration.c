@@ -37,10 +37,10 @@ bk_status bk_calibration_run(bk_calibration *c, bk_calibration_visit visit, void
 {
     int64_t layers = c->b->cfg.layers;
     for (int64_t l = 0; l < layers; l++) {
-        if (watch && watch->step) BK_TRY(watch->step(watch->user, l, layers, err));
+        BK_TRY(bk_watch_step(watch, l, layers, err));
         if (visit_block(c, l, visit, user, err)) return bk_error_prefix(err, "block %lld", (long long)l);
     }
-    return watch && watch->step ? watch->step(watch->user, layers, layers, err) : BK_OK;
+    return bk_watch_step(watch, layers, layers, err);
 }
 
 static bk_status pass(bk_calibration *c, bool advance, bk_error *err)

@@ -68,11 +68,12 @@ void bk_channels_tap(bk_ctx *ctx, void *channels, bk_site_id site, const bk_tens
 
 bk_status bk_channels_check_source(const bk_source *src, bk_error *err)
 {
-    static const bk_transform_id others[] = {BK_TRANSFORM_SCALES, BK_TRANSFORM_R1, BK_TRANSFORM_R2, BK_TRANSFORM_DOWN_ORDER, BK_TRANSFORM_R4};
+    static const bk_transform_id others[] = {BK_TRANSFORM_SCALES, BK_TRANSFORM_FUSE, BK_TRANSFORM_R1, BK_TRANSFORM_R2,
+                                             BK_TRANSFORM_DOWN_ORDER, BK_TRANSFORM_R4};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (bk_source_rotation(src)->on[others[i]])
-            return bk_fail(err, BK_EINVAL, "scales are fitted to the channels that the model itself has, and %s is on: fit them without; they are folded "
-                           "in front of rotations", bk_transforms[others[i]].name);
+            return bk_fail(err, BK_EINVAL, "scales are fitted to the channels that the model itself has, and %s is on: fit them without",
+                           bk_transforms[others[i]].name);
     return BK_OK;
 }
 

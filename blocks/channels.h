@@ -22,7 +22,8 @@ void bk_channels_clear(bk_channels *s); /* for the next block */
 /* NaN or Inf is BK_ENUMERIC with site, channel and token, in the context. */
 void bk_channels_tap(bk_ctx *ctx, void *channels, bk_site_id site, const bk_tensor *x);
 
-/* Scales belong to the model's own channels: BK_EINVAL for a source whose transforms mix, move or scale them. */
+/* Scales belong to the model's own channels and fold into its norms: BK_EINVAL for a source whose transforms mix, move or scale
+ * them, or fuse the norms. */
 bk_status bk_channels_check_source(const bk_source *src, bk_error *err) BK_MUST_USE;
 
 /* The scales of a site that linears read: adds them to f (ones; nothing if they are there), and those of one block. */

@@ -100,11 +100,6 @@ static bk_status hand_over(fit *f, bk_fitted *fitted)
     return BK_OK;
 }
 
-static bk_status ask(const bk_watch *watch, int64_t done, int64_t total, bk_error *err)
-{
-    return watch && watch->step ? watch->step(watch->user, done, total, err) : BK_OK;
-}
-
 /* --- DFRot --- */
 
 /* Squared errors of m turned rows into error[m] (NULL: not wanted); with weight > 0 sum += weight y^T q. */
@@ -187,7 +182,7 @@ static bk_status dfrot(fit *f, const bk_dfrot_options *opt, const bk_watch *watc
     BK_TRY(find_massive(f, opt->bits, error, &ordinary));
     if (opt->massive) *opt->massive = f->rows->n - ordinary;
     for (int64_t k = 0; k <= opt->rounds; k++) {
-        BK_TRY(ask(watch, k, opt->rounds, f->err));
+        BK_TRY(bk_watch_step(watch, k, opt->rounds, f->err));
         bk_status st = round_of(f, opt, ordinary, error, &total);
         if (opt->errors) opt->errors[k] = total;
         if (!st && k < opt->rounds) st = improve(f);
@@ -204,9 +199,10 @@ bk_status bk_dfrot_fit(const bk_backend *be, const bk_norm_rows *rows, const bk_
         return bk_fail(err, BK_EINVAL, "%lld rows do not tell a rotation of %lld channels: take more of each norm", (long long)rows->n,
                        (long long)rows->width);
     if (opt->bits < 2 || opt->bits > 8 || opt->rounds < 0 || !(opt->massive_weight > 0))
-        return bk_fail(err, BK_EINVAL, "%d bits, %lld rounds, weight %g", opt->bits, (long long)opt->rounds, opt->massive_weight);
+        return bk_fail(err, BK_EINVAL, "DFRot with %d bits, %lld rounds and a weight of %g: want 2 to 8 bits, 0 rounds or more and a weight above 0",
+                       opt->bits, (long long)opt->rounds, opt->massive_weight);
     double *error = malloc((size_t)rows->n * sizeof *error);
-    bk_status st = error ? open_fit(&f, CHUNK, opt->seed, fitted) : bk_fail(err, BK_ENOMEM, "no memory for errors");
+    bk_status st = error ? open_fit(&f, CHUNK, opt->seed, fitted) : bk_fail(err, BK_ENOMEM, "no memory for the errors of rows");
     if (!st) st = dfrot(&f, opt, watch, error);
     if (!st) st = hand_over(&f, fitted);
     close_fit(&f);
@@ -333,10 +329,10 @@ static bk_status spread_epochs(fit *f, orth *o, const bk_spread_options *opt, co
     BK_TRY(spread_gradient(f, opt->loss, 0, opt->batch, &loss));
     BK_TRY(bk_ctx_commit(f->ctx));
     for (int64_t e = 0; e < opt->epochs; e++) {
-        BK_TRY(ask(watch, e, opt->epochs, f->err));
+        BK_TRY(bk_watch_step(watch, e, opt->epochs, f->err));
         if (spread_epoch(f, o, opt, e)) return bk_error_prefix(f->err, "rotation, epoch %lld", (long long)e + 1);
     }
-    return ask(watch, opt->epochs, opt->epochs, f->err);
+    return bk_watch_step(watch, opt->epochs, opt->epochs, f->err);
 }
 
 bk_status bk_spread_fit(const bk_backend *be, const bk_norm_rows *rows, const bk_spread_options *opt, const bk_watch *watch, bk_fitted *fitted,
@@ -345,7 +341,8 @@ bk_status bk_spread_fit(const bk_backend *be, const bk_norm_rows *rows, const bk
     fit f = {.be = be, .rows = rows, .err = err};
     orth o = {0};
     if (opt->batch < 1 || rows->n < opt->batch || opt->epochs < 0)
-        return bk_fail(err, BK_EINVAL, "%lld rows, batches of %lld, %lld epochs", (long long)rows->n, (long long)opt->batch, (long long)opt->epochs);
+        return bk_fail(err, BK_EINVAL, "%lld rows do not make batches of %lld for %lld epochs: take more rows or smaller batches", (long long)rows->n,
+                       (long long)opt->batch, (long long)opt->epochs);
     bk_status st = open_fit(&f, opt->batch, opt->seed, fitted);
     if (!st) st = spread_epochs(&f, &o, opt, watch);
     if (!st) st = hand_over(&f, fitted);

@@ -72,7 +72,8 @@ static bk_status visit(void *user, bk_calibration *calibration, int64_t layer, b
 static bk_status make_room(capture *c)
 {
     for (int i = 0; i < NORMS; i++)
-        if (!(c->norm[norm_site[i]].drawn = malloc((size_t)c->per_norm * sizeof(int64_t)))) return bk_fail(c->err, BK_ENOMEM, "no memory");
+        if (!(c->norm[norm_site[i]].drawn = malloc((size_t)c->per_norm * sizeof(int64_t)))) return bk_fail(c->err, BK_ENOMEM, "no memory to draw %lld tokens; take fewer of each norm",
+                           (long long)c->per_norm);
     if (!(c->out->x = malloc((size_t)(c->out->n * c->out->width) * sizeof *c->out->x)))
         return bk_fail(c->err, BK_ENOMEM, "no memory for %lld rows of activations; take fewer of each norm", (long long)c->out->n);
     return BK_OK;

@@ -272,6 +272,9 @@ bk_status bk_offq_fit(const bk_backend *be, const bk_config *c, const bk_offq_st
     *report = (bk_offq_report){.share = {{NAN, NAN}, {NAN, NAN}}};
     fit t = {.s = s, .o = o, .f = f, .report = report};
     BK_TRY(bk_fitted_fits(f, c, err));
+    if (bk_offq_wants_all(o) && !s->all)
+        return bk_fail(err, BK_EINVAL, "OffQ: these options need the covariance of all tokens, and the statistics have none: measure "
+                                       "them with the same options");
     BK_TRY(choose_groups(s, o, report, err));
     BK_TRY(median_spikiness(s, &report->spikiness, err));
     report->keys = wants_keys(c, o, report->spikiness);

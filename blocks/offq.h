@@ -65,8 +65,11 @@ typedef struct bk_offq_report {
     double share[2][2];
 } bk_offq_report;
 
-/* Adds r1, down_order, down_signs and, where keys ask for it, r3 to f, which fits c. be computes (slots gemm_f64, eigh). A size of groups that
- * does not divide is BK_EINVAL. */
+/* Do these options need the covariance of all tokens? */
+bool bk_offq_wants_all(const bk_offq_options *o);
+
+/* Adds r1, down_order, down_signs and, where keys ask for it, r3 to f, which fits c. be computes (slots gemm_f64, eigh). BK_EINVAL: a size of
+ * groups that does not divide, statistics that were measured for options that need less. */
 bk_status bk_offq_fit(const bk_backend *be, const bk_config *c, const bk_offq_stats *s, const bk_offq_options *o, bk_fitted *f,
                       bk_offq_report *report, bk_error *err) BK_MUST_USE;
 

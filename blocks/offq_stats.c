@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "autograd/op.h"
+#include "blocks/calibration.h"
 #include "blocks/offq.h"
 #include "quant/offset.h"
 
@@ -14,19 +15,14 @@ typedef struct picks {
 } picks;
 
 typedef struct pass {
-    const bk_source *src;
     const bk_offq_options *o;
-    const bk_prefix *prefix;
     bk_offq_stats *s;
+    bk_calibration *c;
     int64_t layer, tokens;
     int64_t seen[BK_SITE_COUNT]; /* sequences of the present layer */
     picks pick[2];               /* of attention and of the MLP; the first alone where a sequence has one token in all */
     float *x;                    /* [batch, tokens, width]: values of a site */
     bk_tensor *rows, *top, *all; /* [sequences, hidden], real; sums [hidden, hidden] in f64 */
-    bk_block_weights weights;
-    bk_block *b;
-    bk_ctx *ctx;
-    bk_stream *h;
 } pass;
 
 /* ---- one site of one batch ---- */
@@ -36,9 +32,9 @@ static bk_status check_finite(const pass *p, bk_site_id site, int64_t rows, int6
     for (int64_t i = 0; i < rows * width; i++)
         if (!isfinite(p->x[i]))
             return bk_fail(err, BK_ENUMERIC,
-                           "OffQ: block %lld, site %s, sequence %lld, token %lld, channel %lld: the value is %g",
-                           (long long)p->layer, bk_site_name[site], (long long)(p->seen[site] + i / width / p->tokens),
-                           (long long)(i / width % p->tokens), (long long)(i % width), (double)p->x[i]);
+                           "OffQ: site %s, sequence %lld, token %lld, channel %lld: the value is %g", bk_site_name[site],
+                           (long long)(p->seen[site] + i / width / p->tokens), (long long)(i / width % p->tokens),
+                           (long long)(i % width), (double)p->x[i]);
     return BK_OK;
 }
 
@@ -108,53 +104,42 @@ static void tap(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x)
 
 /* ---- the pass ---- */
 
-/* The block with the gains of its norms in the linears, so that what these read is the norms' output itself. */
-static bk_status load_block(pass *p, int64_t layer, bk_error *err)
-{
-    BK_TRY(bk_source_block(p->src, layer, &p->weights, err));
-    bk_weights_view view = bk_weights_view_of(&p->weights);
-    BK_TRY(bk_transforms[BK_TRANSFORM_FUSE].block(bk_source_rotation(p->src), layer, &view, err));
-    BK_TRY(bk_block_load(p->b, &p->weights, err));
-    return p->prefix ? bk_block_set_prefix(p->b, bk_prefix_k(p->prefix, layer), bk_prefix_v(p->prefix, layer), err) : BK_OK;
-}
-
 /* Adds the tokens that were picked, and forgets them. */
 static bk_status use_picks(pass *p, picks *k, bk_error *err)
 {
-    BK_TRY(bk_write(p->b->be, p->rows, 0, k->row, bk_numel(p->rows), err));
-    BK_TRY(add_covariance(p->ctx, p->top, p->rows));
+    bk_ctx *ctx = p->c->ctx;
+    BK_TRY(bk_write(bk_ctx_backend(ctx), p->rows, 0, k->row, bk_numel(p->rows), err));
+    bk_ctx_measure(ctx);
+    BK_TRY(add_covariance(ctx, p->top, p->rows));
+    BK_TRY(bk_ctx_commit(ctx));
+    BK_TRY(add_covariance(ctx, p->top, p->rows));
     for (int64_t i = 0; i < p->s->sequences; i++) k->largest[i] = -1;
     return BK_OK;
 }
 
-static bk_status measure_block(pass *p, bk_error *err)
+/* The gains of the norms go into the linears, so that what these read is the norms' output itself. */
+static bk_status measure_block(void *user, bk_calibration *c, int64_t layer, bk_error *err)
 {
+    pass *p = user;
+    bk_weights_view view = bk_weights_view_of(&c->weights);
     memset(p->seen, 0, sizeof p->seen);
-    BK_TRY(load_block(p, p->layer, err));
-    BK_TRY(bk_block_pass(p->ctx, p->b, p->h, p->h, err));
+    p->layer = layer;
+    BK_TRY(bk_transforms[BK_TRANSFORM_FUSE].block(bk_source_rotation(c->src), layer, &view, err));
+    BK_TRY(bk_block_load(c->b, &c->weights, err));
+    BK_TRY(bk_calibration_pass(c, tap, p, true, err));
     for (int i = 0; p->o->scope == BK_OFFQ_TOKEN_PER_SITE && i < 2; i++) BK_TRY(use_picks(p, &p->pick[i], err));
     return BK_OK;
 }
 
-static bk_status watch_step(const bk_watch *w, int64_t done, int64_t total, bk_error *err)
-{
-    return w && w->step ? w->step(w->user, done, total, err) : BK_OK;
-}
-
 static bk_status measure_blocks(pass *p, const bk_watch *watch, bk_error *err)
 {
-    int64_t layers = p->s->layers;
-    for (p->layer = 0; p->layer < layers; p->layer++) {
-        BK_TRY(watch_step(watch, p->layer, layers, err));
-        BK_TRY(measure_block(p, err));
-    }
-    if (p->o->scope == BK_OFFQ_TOKEN_PER_SEQUENCE) BK_TRY(use_picks(p, &p->pick[0], err));
-    return watch_step(watch, layers, layers, err);
+    BK_TRY(bk_calibration_run(p->c, measure_block, p, watch, err));
+    return p->o->scope == BK_OFFQ_TOKEN_PER_SEQUENCE ? use_picks(p, &p->pick[0], err) : BK_OK;
 }
 
 /* ---- before and after ---- */
 
-static bool wants_all(const bk_offq_options *o)
+bool bk_offq_wants_all(const bk_offq_options *o)
 {
     return o->concentration || o->basis == BK_OFFQ_ALL_TOKENS || o->tail > 0 || o->score == BK_OFFQ_VARIANCE;
 }
@@ -196,24 +181,6 @@ static bk_status make_sums(pass *p, const bk_backend *be, bk_error *err)
     return s->all ? bk_tensor_create(be, BK_F64, 2, (int64_t[]){s->hidden, s->hidden}, "covariance", &p->all, err) : BK_OK;
 }
 
-static bk_status make_block(pass *p, const bk_backend *be, bk_error *err)
-{
-    const bk_config *c = bk_source_config(p->src);
-    bk_block_options opt = {.r3 = bk_source_r3(p->src),
-                            .r4 = bk_source_r4(p->src),
-                            .prefix_len = p->prefix ? p->prefix->n : 0,
-                            .tokens = p->tokens};
-    BK_TRY(bk_weights_alloc(c, &p->weights, err));
-    BK_TRY(bk_block_create(&p->b, be, c, &opt, err));
-    if (!(p->ctx = bk_ctx_new(be, err))) return BK_ENOMEM;
-    p->b->tap = tap;
-    p->b->tap_user = p;
-    bk_ctx_measure(p->ctx);
-    BK_TRY(bk_block_pass_measure(p->ctx, p->b, p->s->sequences, p->tokens));
-    BK_TRY(add_covariance(p->ctx, p->top, p->rows));
-    return bk_ctx_commit(p->ctx);
-}
-
 static bk_status check_source(const bk_source *src, bk_error *err)
 {
     static const bk_transform_id turns[] = {BK_TRANSFORM_R1, BK_TRANSFORM_R3, BK_TRANSFORM_DOWN_ORDER,
@@ -232,13 +199,13 @@ static void scale(double *x, int64_t n, double factor)
 }
 
 /* Sums become means. */
-static bk_status finish(pass *p, bk_error *err)
+static bk_status finish(pass *p, const bk_backend *be, bk_error *err)
 {
     bk_offq_stats *s = p->s;
     int64_t square = s->hidden * s->hidden, heads = s->layers * s->kv_heads;
     double sequences = (double)s->sequences, sites = 2 * (double)s->layers;
-    BK_TRY(bk_read_f64(p->b->be, p->top, 0, s->top, square, err));
-    if (p->all) BK_TRY(bk_read_f64(p->b->be, p->all, 0, s->all, square, err));
+    BK_TRY(bk_read_f64(be, p->top, 0, s->top, square, err));
+    if (p->all) BK_TRY(bk_read_f64(be, p->all, 0, s->all, square, err));
     scale(s->top, square, 1 / (sequences * (p->o->scope == BK_OFFQ_TOKEN_PER_SITE ? sites : 1)));
     scale(s->all, square, 1 / (sequences * sites * (double)p->tokens));
     scale(s->key, heads * s->head_dim * s->head_dim, 1 / sequences);
@@ -246,19 +213,13 @@ static bk_status finish(pass *p, bk_error *err)
     return BK_OK;
 }
 
-static bk_status measure(pass *p, const bk_backend *be, const int32_t *ids, const bk_watch *watch, bk_error *err)
+static bk_status measure(pass *p, const bk_backend *be, const bk_watch *watch, bk_error *err)
 {
-    BK_TRY(check_source(p->src, err));
-    if (p->s->sequences < 1 || p->tokens < 1)
-        return bk_fail(err, BK_EINVAL, "OffQ needs at least one sequence of one token");
-    BK_TRY(make_stats(p->s, wants_all(p->o), err));
+    BK_TRY(make_stats(p->s, bk_offq_wants_all(p->o), err));
     BK_TRY(make_picks(p, err));
     BK_TRY(make_sums(p, be, err));
-    BK_TRY(make_block(p, be, err));
-    BK_TRY(bk_stream_create(&p->h, p->s->sequences, p->tokens, p->s->hidden, err));
-    BK_TRY(bk_embed_stream(p->src, ids, p->h, err));
     BK_TRY(measure_blocks(p, watch, err));
-    return finish(p, err);
+    return finish(p, be, err);
 }
 
 bk_status bk_offq_measure(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t sequences,
@@ -268,17 +229,17 @@ bk_status bk_offq_measure(const bk_backend *be, const bk_source *src, const int3
     const bk_config *c = bk_source_config(src);
     *out = (bk_offq_stats){.layers = c->layers, .hidden = c->hidden, .kv_heads = c->kv_heads, .head_dim = c->head_dim, .inter = c->inter,
                            .sequences = sequences};
-    pass p = {.src = src, .o = o, .prefix = prefix && prefix->n ? prefix : NULL, .s = out, .tokens = tokens};
-    bk_status st = measure(&p, be, ids, watch, err);
+    bk_calibration calibration = {0};
+    pass p = {.o = o, .s = out, .c = &calibration, .tokens = tokens};
+    bk_status st = check_source(src, err);
+    if (!st) st = bk_calibration_open(&calibration, be, src, ids, sequences, tokens, prefix, NULL, err);
+    if (!st) st = measure(&p, be, watch, err);
     for (int i = 0; i < 2; i++) free(p.pick[i].row), free(p.pick[i].largest);
     free(p.x);
     bk_tensor_destroy(be, p.rows);
     bk_tensor_destroy(be, p.top);
     bk_tensor_destroy(be, p.all);
-    bk_weights_free(&p.weights);
-    bk_block_free(p.b);
-    bk_ctx_free(p.ctx);
-    bk_stream_free(p.h);
+    bk_calibration_close(&calibration);
     if (st) bk_offq_stats_free(out);
     return st;
 }

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/calibration.h"
+
 static int by_value(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
@@ -193,64 +195,41 @@ void bk_maxima_tap(bk_ctx *ctx, void *maxima, bk_site_id site, const bk_tensor *
 /* --- detection --- */
 
 typedef struct detection {
-    const bk_source *src;
     const int32_t *ids;
     double eta;
     bk_maxima maxima;
     float *scratch;
-    bk_block_weights weights;
-    bk_stream *h;
-    bk_block *b;
-    bk_ctx *ctx;
+    bk_outliers *out;
 } detection;
 
-static bk_status detect_block(detection *d, int64_t layer, bk_outliers *out, bk_error *err)
+static bk_status find_outliers(detection *d, bk_calibration *c, int64_t layer, bk_error *err)
 {
-    BK_TRY(bk_source_block(d->src, layer, &d->weights, err));
-    BK_TRY(bk_block_load(d->b, &d->weights, err));
-    bk_maxima_begin_block(&d->maxima);
-    BK_TRY(bk_block_pass(d->ctx, d->b, d->h, d->h, err));
-    BK_TRY(err->code);
     int64_t t = d->maxima.tokens;
+    bk_maxima_begin_block(&d->maxima);
+    BK_TRY(bk_calibration_pass(c, bk_maxima_tap, &d->maxima, true, err));
+    BK_TRY(err->code);
     for (int64_t i = 0; i < d->maxima.samples; i++)
-        BK_TRY(bk_outliers_add(out, layer, i, d->maxima.at[BK_SITE_DOWN_RAW] + i * t, d->ids + i * t, t, d->eta, d->scratch, err));
+        BK_TRY(bk_outliers_add(d->out, layer, i, d->maxima.at[BK_SITE_DOWN_RAW] + i * t, d->ids + i * t, t, d->eta, d->scratch, err));
     return BK_OK;
 }
 
-static bk_status detect(detection *d, const bk_backend *be, int64_t samples, int64_t tokens, const bk_watch *watch, bk_outliers *out, bk_error *err)
+static bk_status detect_block(void *user, bk_calibration *c, int64_t layer, bk_error *err)
 {
-    const bk_config *cfg = bk_source_config(d->src);
-    bk_block_options opt = {.r3 = bk_source_r3(d->src), .r4 = bk_source_r4(d->src), .tokens = tokens};
-    BK_TRY(bk_maxima_create(&d->maxima, 1u << BK_SITE_DOWN_RAW, samples, tokens, err));
-    if (!(d->scratch = malloc((size_t)tokens * sizeof *d->scratch))) return bk_fail(err, BK_ENOMEM, "no memory");
-    BK_TRY(bk_weights_alloc(cfg, &d->weights, err));
-    BK_TRY(bk_block_create(&d->b, be, cfg, &opt, err));
-    BK_TRY(bk_stream_create(&d->h, samples, tokens, cfg->hidden, err));
-    BK_TRY(bk_embed_stream(d->src, d->ids, d->h, err));
-    if (!(d->ctx = bk_ctx_new(be, err))) return BK_ENOMEM;
-    d->b->tap = bk_maxima_tap;
-    d->b->tap_user = &d->maxima;
-    bk_ctx_measure(d->ctx);
-    BK_TRY(bk_block_pass_measure(d->ctx, d->b, samples, tokens));
-    BK_TRY(bk_ctx_commit(d->ctx));
-    for (int64_t l = 0; l < cfg->layers; l++) {
-        if (watch && watch->step) BK_TRY(watch->step(watch->user, l, cfg->layers, err));
-        if (detect_block(d, l, out, err)) return bk_error_prefix(err, "detection, block %lld", (long long)l);
-    }
-    return watch && watch->step ? watch->step(watch->user, cfg->layers, cfg->layers, err) : BK_OK;
+    return find_outliers(user, c, layer, err) ? bk_error_prefix(err, "detection") : BK_OK;
 }
 
 bk_status bk_outliers_detect(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t samples, int64_t tokens, double eta,
                              const bk_watch *watch, bk_outliers *out, bk_error *err)
 {
     *out = (bk_outliers){.sequences = samples, .blocks = bk_source_config(src)->layers};
-    detection d = {.src = src, .ids = ids, .eta = eta};
-    bk_status st = detect(&d, be, samples, tokens, watch, out, err);
+    detection d = {.ids = ids, .eta = eta, .out = out};
+    bk_calibration c = {0};
+    bk_status st = bk_maxima_create(&d.maxima, 1u << BK_SITE_DOWN_RAW, samples, tokens, err);
+    if (!st && !(d.scratch = malloc((size_t)tokens * sizeof *d.scratch))) st = bk_fail(err, BK_ENOMEM, "no memory to detect outliers");
+    if (!st) st = bk_calibration_open(&c, be, src, ids, samples, tokens, NULL, NULL, err);
+    if (!st) st = bk_calibration_run(&c, detect_block, &d, watch, err);
+    bk_calibration_close(&c);
     bk_maxima_free(&d.maxima);
     free(d.scratch);
-    bk_weights_free(&d.weights);
-    bk_block_free(d.b);
-    bk_stream_free(d.h);
-    bk_ctx_free(d.ctx);
     return st;
 }

@@ -5,7 +5,7 @@
 
 #define HEAD_TOKENS 256 /* positions per chunk of logits */
 
-static bk_status watch_step(const bk_watch *w, int64_t done, int64_t total, bk_error *err)
+bk_status bk_watch_step(const bk_watch *w, int64_t done, int64_t total, bk_error *err)
 {
     return w && w->step ? w->step(w->user, done, total, err) : BK_OK;
 }
@@ -93,11 +93,11 @@ bk_status bk_model_pass(bk_ctx *ctx, bk_block *b, const bk_loader *loader, bk_st
                         bk_error *err)
 {
     for (int64_t l = 0; l < b->cfg.layers; l++) {
-        BK_TRY(watch_step(watch, l, b->cfg.layers, err));
+        BK_TRY(bk_watch_step(watch, l, b->cfg.layers, err));
         BK_TRY(loader->load(loader->user, l, b, err));
         if (bk_block_pass(ctx, b, h, h, err)) return bk_error_prefix(err, "block %lld", (long long)l);
     }
-    return watch_step(watch, b->cfg.layers, b->cfg.layers, err);
+    return bk_watch_step(watch, b->cfg.layers, b->cfg.layers, err);
 }
 
 void bk_head_close(bk_head *h)

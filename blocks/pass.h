@@ -11,6 +11,7 @@ typedef struct bk_watch {
     bk_status (*step)(void *user, int64_t done, int64_t total, bk_error *err);
     void *user;
 } bk_watch;
+bk_status bk_watch_step(const bk_watch *w, int64_t done, int64_t total, bk_error *err) BK_MUST_USE; /* w may be NULL */
 
 /* What a model is to a pass: brings block `layer` into `b`, ready to run (weights, quantizer parameters, prefix). */
 typedef struct bk_loader {

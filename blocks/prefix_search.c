@@ -230,7 +230,7 @@ typedef struct progress {
 
 static bk_status show(const progress *p, int64_t more, bk_error *err)
 {
-    return p->watch && p->watch->step ? p->watch->step(p->watch->user, p->done + more, p->total, err) : BK_OK;
+    return bk_watch_step(p->watch, p->done + more, p->total, err);
 }
 
 /* The objective behind these tokens; what is at least `enough` may be less than the whole of it. */

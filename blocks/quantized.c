@@ -27,10 +27,13 @@ static bk_status option_from_json(const bk_json *value, const char *name, const 
 {
     int i = 0;
     while (i < kind->n_options && strcmp(kind->options[i].name, name)) i++;
-    if (i == kind->n_options) return bk_fail(err, BK_EFORMAT, "the quantizer `%s` has no option `%.60s`: was the model made with another version of it?", kind->name, name);
+    if (i == kind->n_options)
+        return bk_fail(err, BK_EFORMAT, "the quantizer `%s` has no option `%.60s`: was the model made with another version of it?",
+                       kind->name, name);
     const bk_option *o = &kind->options[i];
     double lo = o->type == BK_OPTION_BOOL ? 0 : o->min, hi = o->type == BK_OPTION_BOOL ? 1 : o->max, x = bk_json_num(value, NAN);
-    if (!(x >= lo && x <= hi)) return bk_fail(err, BK_EFORMAT, "option `%s` of the quantizer `%s` is not between %g and %g", name, kind->name, lo, hi);
+    if (!(x >= lo && x <= hi))
+        return bk_fail(err, BK_EFORMAT, "option `%s` of the quantizer `%s` is not between %g and %g", name, kind->name, lo, hi);
     q->option[i] = x;
     return BK_OK;
 }
@@ -63,8 +66,9 @@ static bk_status spec_from_json(const bk_json *o, const char *path, const char *
                     .group = bk_json_int(bk_json_get(o, "group"), 0)};
     memcpy(q->quantizer, name, strlen(name) + 1);
     bool used = strcmp(what, "weight") != 0; /* weights are read hardened: their quantizer need not be there */
-    if (used && options_from_json(bk_json_get(o, "options"), q, err)) return bk_error_prefix(err, "%s/config.json: quantization_config.%s", path, what);
-    return BK_OK;
+    return used && options_from_json(bk_json_get(o, "options"), q, err)
+               ? bk_error_prefix(err, "%s/config.json: quantization_config.%s", path, what)
+               : BK_OK;
 }
 
 /* group 0: of order inter */

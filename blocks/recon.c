@@ -202,7 +202,7 @@ static bk_status train_epoch(trainer *t, int64_t first_step, int64_t all, bk_epo
         BK_TRY(gradients(t, n, data, (double)step / (double)all, &loss));
         BK_TRY(read_loss(t, loss, &value));
         BK_TRY(update(t, step, all, value, e));
-        if (t->hooks->watch && t->hooks->watch->step) BK_TRY(t->hooks->watch->step(t->hooks->watch->user, step + 1, all, t->err));
+        BK_TRY(bk_watch_step(t->hooks->watch, step + 1, all, t->err));
     }
     e->step = step;
     e->loss /= (double)(step - first_step);

@@ -51,7 +51,8 @@ typedef struct bk_train_hooks {
 /* input: the block's inputs on the quantized stream; target: what to reproduce, as many samples; target2: NULL, or a second target (the mean
  * of both losses counts).
  * The block was created with `trained`, is initialised, and its quantizers are on. BK_ENUMERIC only when strict.
- * Soft rounding of weights stays soft: what is validated, and so what is kept, is what bk_block_round makes of it, which the caller does in the end. */
+ * Soft rounding of weights stays soft: what is validated, and so what is kept, is what bk_block_round makes of it, which the
+ * caller does in the end. */
 bk_status bk_block_train(bk_block *b, bk_dset *input, bk_dset *target, bk_dset *target2, const bk_train_options *opt,
                          const bk_train_hooks *hooks, bk_train_report *report, bk_error *err) BK_MUST_USE;
 /* Bytes of step and scratch memory that training with this batch and length takes. */

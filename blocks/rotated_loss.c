@@ -297,15 +297,10 @@ static bk_status end(bk_rotated_loss *l, const int32_t *ids, double *loss)
 
 /* --- all of it --- */
 
-static bk_status ask(const bk_rotated_loss *l, const bk_watch *watch, int64_t done)
-{
-    return watch && watch->step ? watch->step(watch->user, done, 2 * l->layers, l->err) : BK_OK;
-}
-
 static bk_status forward(bk_rotated_loss *l, const bk_watch *watch)
 {
     for (int64_t layer = 0; layer < l->layers; layer++) {
-        BK_TRY(ask(l, watch, layer));
+        BK_TRY(bk_watch_step(watch, layer, 2 * l->layers, l->err));
         BK_TRY(copy(l, l->h, 0, l->kept, layer * l->opt.batch));
         if (load(l, layer) || bk_block_pass(l->ctx, l->b, l->h, l->h, l->err)) return bk_error_prefix(l->err, "block %lld", (long long)layer);
     }
@@ -315,7 +310,7 @@ static bk_status forward(bk_rotated_loss *l, const bk_watch *watch)
 static bk_status backward(bk_rotated_loss *l, const bk_watch *watch)
 {
     for (int64_t layer = l->layers - 1; layer >= 0; layer--) {
-        BK_TRY(ask(l, watch, 2 * l->layers - 1 - layer));
+        BK_TRY(bk_watch_step(watch, 2 * l->layers - 1 - layer, 2 * l->layers, l->err));
         if (back_block(l, layer)) return bk_error_prefix(l->err, "block %lld", (long long)layer);
     }
     return BK_OK;

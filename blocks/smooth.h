@@ -16,9 +16,10 @@
 void bk_smooth_scales(const float *x_max, const float *w_max, int64_t n, double alpha, float *scale);
 
 /* Fits scale_attn_in and scale_mlp_in of `out` (made for the same model; what it has there is replaced) on ids [samples, tokens]: maxima of |x|
- * over all tokens, of |w| over all linears that read x. src: without transforms of its channels; prefix (NULL: none): computed from src. The keys and values
- * that a folded model uses as prefix are its own and must be computed again.
- * BK_ESHAPE: out was made for other shapes. BK_EINVAL: no window, alpha outside 0..1, a source with rotations or scales. BK_ENUMERIC: block, site and channel of a NaN or Inf. */
+ * over all tokens, of |w| over all linears that read x. src: norms as they are, no rotations; prefix (NULL: none): computed from
+ * src. The keys and values that a folded model uses as prefix are its own and must be computed again.
+ * BK_ESHAPE: out was made for other shapes. BK_EINVAL: no window, alpha outside 0..1, a source with fused norms, rotations or
+ * scales. BK_ENUMERIC: block, site and channel of a NaN or Inf. */
 bk_status bk_smooth_fit(const bk_backend *be, const bk_source *src, const int32_t *ids, int64_t samples, int64_t tokens, double alpha,
                         const bk_prefix *prefix, const bk_watch *watch, bk_fitted *out, bk_error *err) BK_MUST_USE;
 

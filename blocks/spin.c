@@ -30,8 +30,7 @@ typedef struct spin {
 static bk_status ask(void *user, int64_t done, int64_t total, bk_error *err)
 {
     spin *s = user;
-    if (!s->watch || !s->watch->step) return BK_OK;
-    return s->watch->step(s->watch->user, s->step * total + done, s->opt->steps * total, err);
+    return bk_watch_step(s->watch, s->step * total + done, s->opt->steps * total, err);
 }
 
 static double square_norm(const double *x, int64_t n)

@@ -1,6 +1,5 @@
-/* Transforms that are fitted to the model: the stage `fit` holds fitted.h5 (blocks/fitted.h) and fit.json, numbers for people. Scales come first; a
- * basis is fitted to the model that has them. Scales and OffQ see the windows behind the prefix; what is learnt from the loss (SpinQuant) or from
- * rows of the norms (DFRot, DartQuant, KurTail) sees them alone, as published. */
+/* Transforms that are fitted to the model: the stage `fit` holds fitted.h5 (blocks/fitted.h) and fit.json, numbers for people. Scales or a
+ * basis of R1: the config has one of them. SpinQuant's loss sees the windows alone, all others see them behind the prefix. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,11 +31,10 @@ static bk_status open_source(fitting *t, const bk_rotation_spec *spec, bk_error 
     return BK_OK;
 }
 
-/* The model as it is, but for the scales that were found, and its prefix. */
-static bk_status open_with_prefix(fitting *t, bk_error *err)
+static bk_status open_with_prefix(fitting *t, const bk_rotation_spec *spec, bk_error *err)
 {
     const bk_run *r = t->r;
-    BK_TRY(open_source(t, &(bk_rotation_spec){.fitted = t->f, .be = r->lab.be}, err));
+    BK_TRY(open_source(t, spec, err));
     return bk_prefix_compute(r->lab.be, t->src, r->choice.ids, r->choice.n, &t->prefix, err);
 }
 
@@ -45,7 +43,7 @@ static bk_status open_with_prefix(fitting *t, bk_error *err)
 static bk_status fit_smooth(fitting *t, bk_error *err)
 {
     const bk_samples *s = &t->r->statistics;
-    BK_TRY(open_with_prefix(t, err));
+    BK_TRY(open_with_prefix(t, NULL, err));
     return bk_smooth_fit(t->r->lab.be, t->src, s->ids, s->n, s->seqlen, t->r->cfg.scales.alpha, &t->prefix, &t->watch, t->f, err);
 }
 
@@ -66,7 +64,7 @@ static bk_status fit_awq(fitting *t, bk_error *err)
     const bk_samples *s = &r->statistics;
     int64_t layers = bk_model_config(r->lab.model)->layers;
     unsigned *skips;
-    BK_TRY(open_with_prefix(t, err));
+    BK_TRY(open_with_prefix(t, NULL, err));
     BK_TRY(bk_skip_lists(&r->cfg, layers, &skips, err));
     bk_awq_options opt = {.weight = r->quant.weight, .skip_weights = skips + layers, .found = note_ratio, .user = t};
     t->ratios = bk_json_array();
@@ -104,7 +102,7 @@ static bk_status fit_offq(fitting *t, bk_error *err)
     bk_offq_options opt = offq_options(&r->cfg);
     bk_offq_stats stats = {0};
     bk_offq_report report = {0};
-    BK_TRY(open_with_prefix(t, err));
+    BK_TRY(open_with_prefix(t, NULL, err));
     bk_status st = bk_offq_measure(r->lab.be, t->src, s->ids, s->n, s->seqlen, &t->prefix, &opt, &t->watch, &stats, err);
     if (!st) st = bk_offq_fit(r->lab.be, bk_source_config(t->src), &stats, &opt, t->f, &report, err);
     if (!st) bk_json_set(t->report, "offq", bk_offq_json(&report));
@@ -194,8 +192,8 @@ static bk_status fit_to_rows(fitting *t, bk_error *err)
     const bk_run *r = t->r;
     const bk_samples *s = &r->statistics;
     bk_norm_rows rows = {0};
-    BK_TRY(open_source(t, &(bk_rotation_spec){.fuse = true, .fitted = t->f, .be = r->lab.be}, err));
-    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, NULL, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed,
+    BK_TRY(open_with_prefix(t, &(bk_rotation_spec){.fuse = true}, err));
+    bk_status st = bk_norm_rows_capture(r->lab.be, t->src, s->ids, s->n, s->seqlen, &t->prefix, r->cfg.norm_rotation.rows, (uint64_t)r->cfg.seed,
                                         &t->watch, &rows, err);
     if (!st) st = r->cfg.rotation.basis == BK_BASIS_DFROT ? fit_dfrot(t, &rows, err) : fit_spread(t, &rows, err);
     bk_norm_rows_free(&rows);

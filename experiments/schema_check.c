@@ -189,6 +189,9 @@ static bk_status check_transforms(const bk_run_config *c, bk_error *err)
     if (c->rotation.r4_group && !c->rotation.r4) return refuse(c, BK_EINVAL, "rotation.r4_group", err, "groups of what? rotation.r4 is off");
     if (c->scales.from == BK_SCALES_AWQ && c->quant.weight.bits == 16)
         return refuse(c, BK_EINVAL, "scales.from", err, "awq protects quantized weights, and this scheme leaves them at 16 bits");
+    if (c->scales.from != BK_SCALES_NONE && c->rotation.r1)
+        return refuse(c, BK_EINVAL, "scales.from", err,
+                      "r1 wants the gains of the norms in the linears behind them, and that takes the scales of these linears back: set rotation.r1: false");
     if (bk_run_fits(c) && c->prefix.mode == BK_PREFIX_SEARCH)
         return refuse(c, BK_EINVAL, "prefix.mode", err,
                       "a search judges the rotated model, and what is fitted here is fitted behind the prefix: use auto or ids");

@@ -102,7 +102,7 @@ static const bk_key fixed[] = {
     {"rotation.fold_v_bias", BK_KEY_BOOL, AT(rotation.fold_v_bias), "false", 0, 0, NULL, "move the bias of v into that of o"},
 
     {"scales.from", BK_KEY_ENUM, AT(scales.from), "none", 0, 0, "none|smoothquant|awq",
-     "per-channel scales that move between activations and weights, folded in before any rotation"},
+     "per-channel scales that move between activations and weights; not with rotation.r1"},
     {"scales.alpha", BK_KEY_REAL, AT(scales.alpha), "0.8", 0, 1, NULL, "smoothquant: share of the activations' range that weights take over"},
 
     {"prefix.mode", BK_KEY_PREFIX, AT(prefix), "auto", 0, 2147483647, "auto|none|search",

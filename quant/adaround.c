@@ -29,7 +29,7 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
 {
     adaround *q = st;
     const double *o = spec->option;
-    *q = (adaround){.lambda = o[0], .beta_start = fmax(o[1], 1), .beta_end = fmax(o[2], 1), .warmup = o[3]};
+    *q = (adaround){.lambda = o[0], .beta_start = o[1], .beta_end = o[2], .warmup = o[3]};
     BK_TRY(bk_steps_setup_place(&q->steps, spec, shape, err));
     q->steps.attr.rounding = BK_ROUND_SOFT;
     return BK_OK;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "autograd/op.h"
+#include "quant/rank.h"
 
 #define FIRST_DAMPING 0.01 /* where none was asked for and some is needed */
 #define MOST_DAMPING 1.0
@@ -62,31 +63,16 @@ static void set_dead_aside(bk_hessian *h, double *diag)
     }
 }
 
-typedef struct ranked {
-    double value;
-    int32_t channel;
-} ranked;
-
-static int falling(const void *a, const void *b)
-{
-    const ranked *p = a, *q = b;
-    if (p->value != q->value) return p->value < q->value ? 1 : -1;
-    return p->channel < q->channel ? -1 : 1;
-}
-
 static bk_status rank_channels(bk_ctx *ctx, bk_hessian *h, const double *diag)
 {
     bk_error *err = bk_ctx_error(ctx);
-    ranked *r = malloc((size_t)h->n * sizeof *r);
-    if (!r) return bk_fail(err, BK_ENOMEM, "%s: no memory to order channels", h->name);
-    for (int64_t j = 0; j < h->n; j++) r[j] = (ranked){diag[j], (int32_t)j};
-    qsort(r, (size_t)h->n, sizeof *r, falling);
-    bk_status st = bk_tensor_create(h->be, BK_I32, 1, &h->n, "order", &h->order, err);
-    for (int64_t i = 0; !st && i < h->n; i++) {
-        h->place[r[i].channel] = (int32_t)i;
-        st = bk_write_i32(h->be, h->order, i, &r[i].channel, 1, err);
-    }
-    free(r);
+    int32_t *order = malloc((size_t)h->n * sizeof *order);
+    if (!order) return bk_fail(err, BK_ENOMEM, "%s: no memory to order channels", h->name);
+    bk_status st = bk_rank_falling(diag, h->n, order, err);
+    if (!st) st = bk_tensor_create(h->be, BK_I32, 1, &h->n, "order", &h->order, err);
+    if (!st) st = bk_write_i32(h->be, h->order, 0, order, h->n, err);
+    for (int64_t i = 0; !st && i < h->n; i++) h->place[order[i]] = (int32_t)i;
+    free(order);
     return st;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/rng.h"
+#include "quant/rank.h"
 
 static float largest_magnitude(const float *x, int64_t n)
 {
@@ -31,37 +32,21 @@ int64_t bk_top_token(const float *x, int64_t tokens, int64_t stride, int64_t wid
 
 /* ---- the order of channels ---- */
 
-typedef struct scored {
-    double score;
-    int32_t channel;
-} scored;
-
-static int by_falling_score(const void *a, const void *b)
-{
-    const scored *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;
-    return (x->channel > y->channel) - (x->channel < y->channel);
-}
-
 bk_status bk_offset_order(const double *score, int64_t n, int64_t groups, bool zigzag, int32_t *src, bk_error *err)
 {
-    scored *c = malloc((size_t)n * sizeof *c);
-    if (!c) return bk_fail(err, BK_ENOMEM, "no memory to order %lld channels", (long long)n);
-    for (int64_t i = 0; i < n; i++) {
-        c[i] = (scored){score[i], (int32_t)i};
-        if (!isnan(score[i])) continue;
-        free(c);
-        return bk_fail(err, BK_EINVAL, "channel %lld cannot be put in order: its score is not a number", (long long)i);
-    }
-    qsort(c, (size_t)n, sizeof *c, by_falling_score);
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(score[i]))
+            return bk_fail(err, BK_EINVAL, "channel %lld cannot be put in order: its score is not a number", (long long)i);
+    int32_t *falling = malloc((size_t)n * sizeof *falling);
+    if (!falling) return bk_fail(err, BK_ENOMEM, "no memory to order %lld channels", (long long)n);
+    bk_status st = bk_rank_falling(score, n, falling, err);
     int64_t size = n / groups, rest = size - 1;
-    for (int64_t g = 0; g < groups; g++) {
-        src[g * size] = c[g].channel;
-        for (int64_t i = 0; i < rest; i++)
-            src[g * size + 1 + i] = c[n - 1 - (zigzag ? i * groups + g : g * rest + i)].channel;
+    for (int64_t g = 0; !st && g < groups; g++) {
+        src[g * size] = falling[g];
+        for (int64_t i = 0; i < rest; i++) src[g * size + 1 + i] = falling[n - 1 - (zigzag ? i * groups + g : g * rest + i)];
     }
-    free(c);
-    return BK_OK;
+    free(falling);
+    return st;
 }
 
 /* ---- rotations that make the first channel of a group an offset ---- */

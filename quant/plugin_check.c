@@ -73,6 +73,7 @@ static const char *missing_function(const bk_quantizer *q)
            : !q->init        ? "init"
            : !q->factors     ? "factors"
            : !q->apply       ? "apply"
+           : q->for_weights && !q->codes ? "codes"
                              : NULL;
 }
 

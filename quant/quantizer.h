@@ -85,7 +85,7 @@ typedef struct bk_quantizer {
     bk_tensor *(*penalty)(bk_ctx *ctx, void *st, double progress);
     /* Optional: soft rounding becomes hard, in its parameters; from here on `apply` gives what `codes` gives. */
     bk_status (*harden)(bk_ctx *ctx, void *st);
-    /* Integer codes of a weight, of soft ones when they are hard; NULL for quantizers without stored steps. */
+    /* Integer codes of a weight, of soft ones when they are hard: what a model's file holds. NULL for quantizers of activations alone. */
     bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out);
 } bk_quantizer;
 
@@ -102,7 +102,8 @@ bk_status bk_quantizer_check(const bk_quantizer *q, bk_error *err) BK_MUST_USE;
 /* Columns that share a step: `group`, or what BK_GROUP_AUTO stands for. */
 int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape);
 
-/* Bits that one value takes with its share of steps and zero points, 16 bits each as papers count them; those of a tensor, or of all tokens together, take none. */
+/* Bits that one value takes with its share of steps and zero points, 16 bits each as papers count them; those of a tensor, or of
+ * all tokens together, take none. */
 double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape);
 
 /* One quantizer at one place. */
@@ -117,7 +118,8 @@ typedef struct bk_qinst {
     } state;
 } bk_qinst;
 
-/* Finds the quantizer of spec and sets the instance up, switched on, an automatic group size found; bits >= 16 leaves q NULL. Unknown names are BK_EINVAL with the known ones. */
+/* Finds the quantizer of spec and sets the instance up, switched on, an automatic group size found; bits >= 16 leaves q NULL.
+ * Unknown names are BK_EINVAL with the known ones. */
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err) BK_MUST_USE;
 /* Whether a quantizer of activations wants their ranges measured beforehand: its steps are stored. */
 bool bk_qspec_needs_range(const bk_qspec *spec);

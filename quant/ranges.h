@@ -15,7 +15,8 @@ typedef struct bk_ranges {
 } bk_ranges;
 
 /* upper, lower: names of what is trained, in learning-rate group `group`. */
-bk_status bk_ranges_params(bk_ranges *q, bk_params *p, const char *prefix, int group, bool positive, const char *upper, const char *lower) BK_MUST_USE;
+bk_status bk_ranges_params(bk_ranges *q, bk_params *p, const char *prefix, int group, bool positive, const char *upper,
+                           const char *lower) BK_MUST_USE;
 /* high and low; BK_ENUMERIC for ranges that are not finite. */
 bk_status bk_ranges_init(bk_ctx *ctx, bk_ranges *q, const float *lo, const float *hi) BK_MUST_USE;
 /* upper = lower = v[i] for units at, at + 1, ... */

@@ -450,8 +450,8 @@ END_TEST
 
 START_TEST(rotated_channels_are_refused)
 {
-    const bk_rotation_spec spec[] = {{.r1 = true}, {.r2 = true}, {.r4 = true}};
-    const char *const name[] = {"r1", "r2", "r4"};
+    const bk_rotation_spec spec[] = {{.fuse = true}, {.r2 = true}, {.r4 = true}};
+    const char *const name[] = {"fuse", "r2", "r4"};
     bk_error err = {0};
     bk_qspec q = bk_tiny_spec("affine", 4, false, BK_PER_CHANNEL, 0);
     ck_assert_int_eq(refused(&spec[_i], &q, 1, 5, &err), BK_EINVAL);

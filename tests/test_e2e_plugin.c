@@ -244,6 +244,7 @@ static const struct {
     {TABLE(".about = 0"), "no line that says what it is", NULL},
     {TABLE(".for_weights = false"), "neither for weights nor for activations", NULL},
     {TABLE(".init = 0"), "has no function `init`", NULL},
+    {TABLE(".codes = 0"), "has no function `codes`", NULL},
     {TABLE(".abi = 1"), "of ABI 1 and", "this brick has ABI"},
     {TABLE(".struct_size = 100"), "and 100 bytes, this brick has", NULL},
     {TABLE(".options = outside"), "option `alpha`: its default lies outside its range", NULL},

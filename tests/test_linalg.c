@@ -6,6 +6,7 @@
 
 #include "autograd/linalg.h"
 #include "autograd/rng.h"
+#include "tests/count_alloc.h"
 
 static void ok(bk_status st, const bk_error *err)
 {
@@ -392,6 +393,31 @@ START_TEST(retraction_makes_the_start_of_a_step_orthogonal)
 }
 END_TEST
 
+START_TEST(steps_after_the_first_allocate_nothing)
+{
+    enum { N = 40 };
+    algebra l;
+    bk_cayley c;
+    double *r = orthogonal(N, 45), *g = normal(N * N, 46), *z = normal(N * N, 47), *lower = room(N * N);
+    open(&l, bk_backend_cpu());
+    ok(bk_cayley_create(&c, N, 0.9, &l.err), &l.err);
+    bk_status st = BK_OK;
+    for (int k = 0; k < 2 && !st; k++) {
+        if (k == 1) bk_alloc_count_from_here();
+        st = bk_cayley_step(l.l, &c, r, g, 0.1, true);
+        if (!st) st = bk_linalg_qr_rows(l.l, N, z, lower);
+        if (!st) st = bk_linalg_qr_rows_backward(l.l, N, z, lower, g);
+        if (!st) st = bk_linalg_polar(l.l, N, r);
+    }
+    long calls = bk_alloc_count(); /* before Check's own */
+    ok(st, &l.err);
+    if (bk_alloc_counted()) ck_assert_msg(calls == 0, "%ld allocations", calls);
+    bk_cayley_free(&c);
+    bk_linalg_free(l.l);
+    free(r), free(g), free(z), free(lower);
+}
+END_TEST
+
 START_TEST(gradients_that_are_not_finite_are_refused)
 {
     enum { N = 3 };
@@ -450,6 +476,7 @@ int main(void)
     tcase_add_loop_test(t, cayley_steps_are_the_published_ones, 0, 2);
     tcase_add_loop_test(t, cayley_steps_stay_orthogonal_and_find_the_optimum, 0, 2);
     tcase_add_test(t, retraction_makes_the_start_of_a_step_orthogonal);
+    tcase_add_test(t, steps_after_the_first_allocate_nothing);
     tcase_add_loop_test(t, gradients_that_are_not_finite_are_refused, 0, 2);
     tcase_add_test(t, threads_do_not_change_a_bit);
     suite_add_tcase(s, t);

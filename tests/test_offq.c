@@ -322,7 +322,7 @@ START_TEST(a_value_that_is_not_finite_is_named)
     ck_assert_int_eq(bk_offq_measure(bk_backend_cpu(), t.src, t.ids, SEQUENCES, TOKENS, NULL,
                                      &(bk_offq_options){.seed = 1}, NULL, &s, &err),
                      BK_ENUMERIC);
-    ck_assert_msg(strstr(err.msg, "block 1, site down_raw, sequence 0, token 0, channel 5") != NULL, "%s", err.msg);
+    ck_assert_msg(strstr(err.msg, "block 1: OffQ: site down_raw, sequence 0, token 0, channel 5") != NULL, "%s", err.msg);
     ck_assert_ptr_null(s.top);
     close_model(&t);
     bk_fitted_free(f);
@@ -577,6 +577,24 @@ START_TEST(sizes_without_a_matrix_have_a_way_out)
 }
 END_TEST
 
+START_TEST(options_that_need_more_than_was_measured_are_refused)
+{
+    const bk_offq_options more[] = {{.tail = 1e-6}, {.basis = BK_OFFQ_ALL_TOKENS}, {.score = BK_OFFQ_VARIANCE}, {.concentration = true}};
+    bk_config c = config_of(0);
+    bk_offq_stats s = made_up(&c, 1);
+    bk_offq_report report;
+    bk_error err = {0};
+    bk_fitted *f;
+    free(s.all);
+    s.all = NULL;
+    ok(bk_fitted_create(&c, &f, &err), &err);
+    ck_assert_int_eq(bk_offq_fit(bk_backend_cpu(), &c, &s, &more[_i], f, &report, &err), BK_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "all tokens"));
+    bk_fitted_free(f);
+    bk_offq_stats_free(&s);
+}
+END_TEST
+
 START_TEST(groups_that_cannot_be_are_refused)
 {
     static const struct {
@@ -747,6 +765,7 @@ int main(void)
     tcase_add_test(tc, concentration_is_the_share_of_the_first_directions);
     tcase_add_test(tc, choices_and_seeds_make_a_difference);
     tcase_add_test(tc, sizes_without_a_matrix_have_a_way_out);
+    tcase_add_loop_test(tc, options_that_need_more_than_was_measured_are_refused, 0, 4);
     tcase_add_test(tc, groups_that_cannot_be_are_refused);
     tcase_add_test(tc, golden_mlp);
     suite_add_tcase(suite, tc);

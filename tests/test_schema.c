@@ -364,6 +364,7 @@ static const struct {
     {"model: x\n" TEXTS "quant: {weight: {quantizer: static}}\n", "quant.weight.quantizer"},
     {"model: x\n" TEXTS "quant: {activation: {granularity: token}}\n", "quant.activation.granularity"},
     {"model: x\n" TEXTS "quant: {key: {clip: true}}\n", "quant.key.clip"},
+    {"model: x\nscheme: W4A4KV4-dynamic\n" TEXTS "rotation: {r1: true}\nscales: {from: smoothquant}\n", "rotation.r1: false"},
     {"model: x\nscheme: W4A16\n" TEXTS "prefix: {mode: search}\n", "prefix.search.objective"},
     {"model: x\n" TEXTS "prefix: {mode: search, search: {samples: 65}}\n", "prefix.search.samples"},
     {"model: x\ndata: {evaluation: {text: e}}\nprefix: {mode: search}\ntrain: {epochs: 0}\n", "data.detection.text"},

@@ -314,8 +314,8 @@ END_TEST
 
 START_TEST(rotated_channels_are_refused)
 {
-    const bk_rotation_spec spec[] = {{.r1 = true}, {.r2 = true}, {.r4 = true}};
-    const char *const name[] = {"r1", "r2", "r4"};
+    const bk_rotation_spec spec[] = {{.fuse = true}, {.r2 = true}, {.r4 = true}};
+    const char *const name[] = {"fuse", "r2", "r4"};
     bk_error err = {0};
     ck_assert_int_eq(refused(&spec[_i], 0.8, 1, &err), BK_EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, name[_i]));
