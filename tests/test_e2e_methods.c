@@ -83,8 +83,7 @@ static const char *const together[] = {
     "--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1",
     "--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]",
     "--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto",
-    "--set method=smoothquant --set rotation.r1=true --set rotation.r4=true --set init.from=gptq",
-    "--set method=offq --set scales.from=smoothquant --set scheme=W4A4KV4-dynamic-asym-g16",
+    "--set method=smoothquant --set rotation.r2=true --set rotation.r4=true --set init.from=gptq",
 };
 
 START_TEST(methods_work_together)
@@ -326,7 +325,7 @@ END_TEST
 
 static const struct {
     const char *method, *where;
-} fitting[] = {{"offq", "block 0, site down_raw, sequence 0, token 0"}, {"smoothquant", "block 1: attn_in: NaN or Inf in channel 0"},
+} fitting[] = {{"offq", "block 0: OffQ: site down_raw, sequence 0, token 0"}, {"smoothquant", "block 1: attn_in: NaN or Inf in channel 0"},
                {"awq", "block 0: down_in: NaN or Inf in channel"}, {"spinquant", "rotations, step 1"}, {"dfrot", "block 1: NaN or Inf at attn_in"},
                {"dartquant", "block 1: NaN or Inf at attn_in"}, {"kurtail", "block 1: NaN or Inf at attn_in"},
                {"gptq", "block 0: down_in: channel"}};
@@ -351,6 +350,7 @@ static const struct {
     {2, "offq", "scheme_: 0\n", "run.yaml:15:1: unknown key 'scheme_'"},
     {2, "offq", "quant: {activation: {symmetric: true}}\n", "method offq: rotation.basis: offq turns outliers into offsets of groups"},
     {2, "offq", "quant: {activation: {bits: 16}}\n", "method offq: rotation.basis: offq turns outliers of activations into offsets"},
+    {2, "offq", "scales: {from: smoothquant}\n", "run.yaml:15:16: scales.from: "},
     {2, "offq", "rotation: {r4: false}\n", "run.yaml:15:16: rotation.r4: offq orders the input of down for r4"},
     {2, "offq", "rotation: {r1: false}\n", "method offq: rotation.basis: it says what r1 is, and rotation.r1 is off"},
     {2, "offq", "prefix: {mode: search}\n", "run.yaml:15:16: prefix.mode: a search judges the rotated model"},
