@@ -6,6 +6,7 @@
 
 #include "blocks/quantized.h"
 #include "io/safetensors.h"
+#include "quant/steps.h"
 
 struct bk_quantized {
     const bk_model *m; /* NULL while a single shard is read */
@@ -273,8 +274,7 @@ static bk_status decode(bk_quantized *q, const bk_st_tensor *t, int64_t rows, in
     int64_t group = cols / groups, n = rows * groups;
     float top = (float)((1 << q->weight_bits) - 1);
     for (int64_t p = 0; p < n; p++) {
-        float zero = __builtin_rintf(step[n + p]);
-        zero = zero < 0 ? 0 : zero > top ? top : zero;
+        float zero = bk_whole_zero(step[n + p], q->weight_bits);
         for (int64_t i = p * group; i < (p + 1) * group; i++) {
             if ((float)q->codes[i] > top)
                 return bk_fail(err, BK_EFORMAT, "%s: tensor '%s' has the code %d at index %lld, beyond %d bits",

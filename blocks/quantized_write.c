@@ -7,6 +7,7 @@
 #include "blocks/quantized.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "quant/steps.h"
 
 void bk_quantized_path(char *to, size_t size, const char *dir, int64_t index, int64_t layers)
 {
@@ -116,24 +117,60 @@ static bk_status put_real(shard *s, const char *name, const bk_tensor *t)
     return BK_OK;
 }
 
+/* A weight as it is written, and as the block has it. */
+typedef struct written {
+    bk_codes of;
+    bk_tensor *value;
+    int64_t group; /* columns that share a step */
+    int bits;
+} written;
+
+/* The reader decodes (code - zero) step with a whole zero in the code range. A quantizer that means something else must not reach a file. */
+static bk_status check_unit(const shard *s, const written *o, int w, int64_t first, const int32_t *code, const float *value, int64_t n)
+{
+    float step, zero = 0;
+    int64_t unit = first / o->group;
+    BK_TRY(bk_read(s->b->be, o->of.step, unit, &step, 1, s->err));
+    if (o->of.zero) BK_TRY(bk_read(s->b->be, o->of.zero, unit, &zero, 1, s->err));
+    zero = bk_whole_zero(zero, o->bits);
+    for (int64_t j = 0; j < n; j++) {
+        float decoded = ((float)code[j] - zero) * step;
+        if (decoded != value[j])
+            return bk_fail(s->err, BK_EINVAL, "block %lld: quantizer `%s` cannot be written: weight %lld of %s is %g, its code %d with step %g and zero "
+                           "point %g reads back as %g (zero points are whole and in the code range)", (long long)s->layer, s->b->wq[w].q->name,
+                           (long long)(first + j), bk_linear_name[w], (double)value[j], code[j], (double)step, (double)zero, (double)decoded);
+    }
+    return BK_OK;
+}
+
+static bk_status put_unit(shard *s, const char *name, const written *o, int w, int64_t first, int64_t n)
+{
+    int32_t code[CHUNK];
+    float value[CHUNK];
+    uint8_t out[CHUNK];
+    BK_TRY(bk_read_i32(s->b->be, o->of.codes, first, code, n, s->err));
+    BK_TRY(bk_read(s->b->be, o->value, first, value, n, s->err));
+    if (s->b->be->dtype == BK_F32) BK_TRY(check_unit(s, o, w, first, code, value, n));
+    for (int64_t j = 0; j < n; j++) out[j] = (uint8_t)(code[j] - o->of.qmin);
+    return bk_st_writer_put(s->w, name, out, (size_t)n, s->err);
+}
+
 static bk_status put_codes(shard *s, const char *name, int w)
 {
     bk_qinst *q = &s->b->wq[w];
     const bk_tensor *x = s->b->w[w];
+    int64_t dim[2], n = bk_numel(x);
+    step_shape(s->b, w, dim);
     bk_step_begin(s->ctx);
-    bk_codes of = {.codes = bk_tensor_new(s->ctx, BK_I32, 2, x->dim, "codes")};
+    written o = {.of = {.codes = bk_tensor_new(s->ctx, BK_I32, 2, x->dim, "codes"), .step = bk_real_new(s->ctx, 2, dim, "step")},
+                 .group = n / (dim[0] * dim[1]), .bits = q->spec.bits};
+    if (!q->spec.symmetric) o.of.zero = bk_real_new(s->ctx, 2, dim, "zero");
+    o.value = bk_qinst_apply(s->ctx, q, s->b->w[w]);
     BK_TRY(bk_ctx_status(s->ctx));
-    BK_TRY(q->q->codes(s->ctx, q->state.bytes, x, &of));
+    BK_TRY(q->q->codes(s->ctx, q->state.bytes, x, &o.of));
     if (bk_ctx_measuring(s->ctx)) return BK_OK;
-    int32_t in[CHUNK];
-    uint8_t out[CHUNK];
-    int64_t n = bk_numel(x);
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        BK_TRY(bk_read_i32(s->b->be, of.codes, i, in, m, s->err));
-        for (int64_t j = 0; j < m; j++) out[j] = (uint8_t)(in[j] - of.qmin);
-        BK_TRY(bk_st_writer_put(s->w, name, out, (size_t)m, s->err));
-    }
+    for (int64_t u = 0; u < n; u += o.group)
+        for (int64_t i = 0; i < o.group; i += CHUNK) BK_TRY(put_unit(s, name, &o, w, u + i, o.group - i < CHUNK ? o.group - i : CHUNK));
     return BK_OK;
 }
 

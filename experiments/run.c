@@ -12,6 +12,7 @@
 #include "experiments/plan.h"
 #include "experiments/plugin.h"
 #include "experiments/runner.h"
+#include "experiments/scheme.h"
 #include "experiments/verbs.h"
 #include "io/sums.h"
 
@@ -188,6 +189,16 @@ void bk_run_close(bk_run *r)
     bk_lock_release(&r->lock);
 }
 
+/* A method or scheme that is named later than the file replaces what the file says about its keys. */
+static void say_replaced(const bk_run_config *c)
+{
+    const bk_method *m = bk_method_find(c->method);
+    if (*c->replaced) bk_log(BK_LOG_INFO, "method and scheme replace what %s says about: %s", c->source, c->replaced);
+    bool method_later = c->place[bk_key_find("method")].source > c->place[bk_key_find("scheme")].source;
+    if (m && method_later && strcmp(c->scheme, m->scheme))
+        bk_log(BK_LOG_INFO, "scheme %s stays; that of method %s alone would be %s", c->scheme, c->method, m->scheme);
+}
+
 /* runs/<model>-<scheme> */
 static void default_folder(bk_run *r)
 {
@@ -231,6 +242,7 @@ int bk_verb_run(int argc, char **argv)
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
     bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
                           : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
+    if (!st) say_replaced(&r->cfg);
     if (strict) r->cfg.strict = true;
     r->stop_after = stop_after;
     if (!st) st = bk_run_config_check_files(&r->cfg, &err);

@@ -241,6 +241,7 @@ static bk_status make(bk_run *r, bk_error *err)
     bk_prefix_free(&t.prefix);
     bk_fitted_free(t.f);
     bk_json_free(t.report);
+    if (st == BK_ECANCEL) bk_log(BK_LOG_INFO, "the fit keeps nothing on the way: it starts over when the run goes on");
     if (!st) st = bk_stage_commit(&r->fit, err);
     if (!st) bk_run_end_stage(r);
     return st;

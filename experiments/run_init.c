@@ -109,6 +109,16 @@ static bk_status save_block(void *user, bk_block *b, int64_t layer, const bk_gpt
     return bk_params_save(b, layer, gptq != NULL, path, err);
 }
 
+/* A Hessian of n channels is of full rank from n tokens on. */
+static void warn_few_statistics(const bk_run *r)
+{
+    const bk_config *c = bk_source_config(r->src);
+    int64_t widest = c->inter > c->hidden ? c->inter : c->hidden, tokens = r->statistics.n * r->statistics.seqlen;
+    if (tokens < widest)
+        bk_log(BK_LOG_WARN, "GPTQ: %lld tokens of data.statistics for linears of up to %lld inputs: damping alone decides in the other directions",
+               (long long)tokens, (long long)widest);
+}
+
 static bk_status initialise(bk_run *r, bk_error *err)
 {
     char path[BK_STAGE_FILE];
@@ -117,6 +127,7 @@ static bk_status initialise(bk_run *r, bk_error *err)
     bk_row row = {.src = r->src, .prefix = &r->prefix, .quant = &r->quant, .skips = &r->cfg, .calibration = &r->calibration,
                   .gptq = bk_run_gptq(r), .statistics = &r->statistics,
                   .init = {.search = r->cfg.init.search, .ema = r->cfg.init.range == BK_RANGE_EMA}};
+    if (row.gptq) warn_few_statistics(r);
     bk_status st = bk_row_run(r->lab.be, &row, NULL, save_block, &in, &watch, NULL, err);
     stage_file(r, "gptq.json", path);
     if (!st && row.gptq) st = bk_json_save(in.gptq, path, err);

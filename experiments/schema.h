@@ -132,6 +132,7 @@ typedef struct bk_run_config {
     /* Not keys: where they were read. */
     char source[BK_PATH_SIZE];
     bk_key_place place[BK_KEY_LIMIT]; /* by index in bk_keys */
+    char replaced[256];               /* keys of the file that a later method or scheme replaced, for a message; cut to fit */
 } bk_run_config;
 
 typedef enum {

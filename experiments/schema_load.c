@@ -320,6 +320,12 @@ static bk_status lay_options(const loader *l, bk_run_config *c, bk_run_config *s
     return BK_OK;
 }
 
+static void note_replaced(bk_run_config *c, const char *key)
+{
+    size_t n = strlen(c->replaced);
+    snprintf(c->replaced + n, sizeof c->replaced - n, "%s%s", n ? ", " : "", key);
+}
+
 /* Method and scheme first, in the layers where they are named; then every assignment that they do not override, options of quantizers last. */
 static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
 {
@@ -347,6 +353,7 @@ static bk_status lay(const loader *l, bk_run_config *c, bk_run_config *scratch)
         bool overridden = (method && a->source < method->source && method_sets(m, k->path)) ||
                           (scheme && a->source < scheme->source && scheme_sets(k));
         BK_TRY(put(overridden ? scratch : c, a, l->err)); /* what is overridden must still be right */
+        if (overridden) note_replaced(c, k->path);
     }
     return lay_options(l, c, scratch, scheme);
 }

@@ -348,7 +348,7 @@ void bk_yaml_print_text(FILE *to, const char *text)
 void bk_real_text(double x, char *to, size_t size)
 {
     if (x == floor(x) && fabs(x) < 1e15) {
-        snprintf(to, size, "%.0f", x);
+        snprintf(to, size, "%lld", (long long)x);
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {

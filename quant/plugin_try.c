@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "quant/plugin.h"
+#include "quant/steps.h"
 
 enum { ROWS = 4, COLS = 64, HEAD = 32, GROUP = 16, N = ROWS * COLS };
 #define ROOM 4096 /* for a state that is larger than it says */
@@ -99,18 +100,28 @@ static bk_status train(trial *t)
     return penalty(t);
 }
 
-static bk_status check_codes(trial *t, const bk_codes *out)
+/* Codes in their range that a reader decodes to what apply gave, y. */
+static bk_status check_codes(trial *t, const bk_codes *out, int64_t units, const bk_tensor *y)
 {
     int32_t c[N];
+    float step[N], zero[N] = {0}, value[N];
     if (bk_ctx_measuring(t->ctx)) return BK_OK;
     BK_TRY(bk_read_i32(t->be, out->codes, 0, c, N, t->err));
-    for (int i = 0; i < N; i++)
+    BK_TRY(bk_read(t->be, out->step, 0, step, units, t->err));
+    if (out->zero) BK_TRY(bk_read(t->be, out->zero, 0, zero, units, t->err));
+    BK_TRY(bk_read(t->be, y, 0, value, N, t->err));
+    for (int i = 0; i < N; i++) {
+        int64_t unit = i / (N / units);
         if (c[i] < out->qmin || c[i] - out->qmin >= 1 << t->spec.bits)
             return wrong(t, "gave a code outside of qmin .. qmin + 2^bits - 1");
+        float whole = out->zero ? bk_whole_zero(zero[unit], t->spec.bits) : 0;
+        if (t->be->dtype == BK_F32 && ((float)c[i] - whole) * step[unit] != value[i])
+            return wrong(t, "gave codes, steps and zero points that do not read back as what apply gave: (code - zero) step, zero whole and a code");
+    }
     return BK_OK;
 }
 
-static bk_status codes(trial *t, int64_t units)
+static bk_status codes(trial *t, int64_t units, const bk_tensor *y)
 {
     if (!t->q->codes || !t->shape.rows) return BK_OK;
     say(t, "codes");
@@ -119,7 +130,7 @@ static bk_status codes(trial *t, int64_t units)
                     .zero = t->spec.symmetric ? NULL : bk_real_new(t->ctx, 1, &units, "zero")};
     BK_TRY(bk_ctx_status(t->ctx));
     BK_TRY(went(t, t->q->codes(t->ctx, t->state.bytes, t->x, &out)));
-    return check_codes(t, &out);
+    return check_codes(t, &out, units, y);
 }
 
 /* As when a block is done. */
@@ -131,7 +142,7 @@ static bk_status finish(trial *t, int64_t units)
     say(t, "harden");
     if (t->q->harden && t->shape.rows) BK_TRY(went(t, t->q->harden(t->ctx, t->state.bytes)));
     BK_TRY(apply(t, &y));
-    return codes(t, units);
+    return codes(t, units, y);
 }
 
 static bk_status run(trial *t, int64_t units)

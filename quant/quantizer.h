@@ -48,7 +48,8 @@ typedef struct bk_qshape {
     const char *name; /* "q", "down_in": for messages and parameter names */
 } bk_qshape;
 
-/* Integers of a weight and what they stand for, (code - zero) step, in tensors of the caller; NULL = not wanted. */
+/* Integers of a weight and what they stand for, (code - zero) step, in tensors of the caller; NULL = not wanted. Readers round zero to a whole
+ * number and keep it in the code range: with another meaning a model is not written (blocks/quantized.h). */
 typedef struct bk_codes {
     bk_tensor *codes;       /* i32 [rows, cols], between qmin and qmin + 2^bits - 1 */
     bk_tensor *step, *zero; /* [units]; zero only when asymmetric */

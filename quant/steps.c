@@ -17,6 +17,12 @@ void bk_step_of_range(int bits, bool symmetric, bool restricted, float lo, float
     bk_quant_step(bits, symmetric, restricted, lo, hi, s, z);
 }
 
+float bk_whole_zero(float zero, int bits)
+{
+    float top = (float)((1 << bits) - 1), whole = rintf(zero);
+    return whole < 0 ? 0 : whole > top ? top : whole;
+}
+
 bk_status bk_steps_setup(bk_steps *q, const bk_qspec *spec, const bk_qshape *shape, int64_t group, bk_error *err)
 {
     if (group < 1 || shape->cols % group)

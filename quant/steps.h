@@ -17,6 +17,8 @@ typedef struct bk_steps {
 
 /* Codes of N bits (decisions 2, 3): symmetric -2^(N-1) .. 2^(N-1)-1, asymmetric 0 .. 2^N-1. */
 void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax);
+/* A zero point as readers of a file take it: whole, and kept in the codes 0 .. 2^N-1. */
+float bk_whole_zero(float zero, int bits);
 /* Step (and zero point) of a range lo..hi by decisions 2, 3, 4 and 22. z is 0 when symmetric. */
 void bk_step_of_range(int bits, bool symmetric, bool restricted, float lo, float hi, float *s, float *z);
 

@@ -234,6 +234,7 @@ static const struct {
     {TABLE(".apply = nan_apply"), "apply gave a value that is not finite", NULL},
     {TABLE(".units = many_units"), "more units than there are values", NULL},
     {TABLE(".codes = wrong_codes"), "gave a code outside", NULL},
+    {TABLE(".codes = shifted_codes"), "do not read back as what apply gave", NULL},
     {TABLE(".state_size = 8"), "setup wrote beyond the state_size", NULL},
     {TABLE(".state_size = 257"), "a state of 257 bytes; there are 256", NULL},
     {TABLE(".name = 0"), "no name of 1 to 15", NULL},

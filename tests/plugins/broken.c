@@ -84,6 +84,18 @@ static inline bk_status wrong_codes(bk_ctx *ctx, void *st, const bk_tensor *x, b
     return BK_OK;
 }
 
+/* Codes that stand for other values: one step too far. */
+static inline bk_status shifted_codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out)
+{
+    const bk_backend *be = bk_ctx_backend(ctx);
+    BK_TRY(bk_steps_codes(ctx, st, x, out));
+    if (!out->step || bk_ctx_measuring(ctx)) return BK_OK;
+    float s;
+    BK_TRY(bk_read(be, out->step, 0, &s, 1, bk_ctx_error(ctx)));
+    s *= 1.5f;
+    return bk_write(be, out->step, 0, &s, 1, bk_ctx_error(ctx));
+}
+
 #define REAL(...) {.about = "a number", .type = BK_OPTION_REAL, .max = 1, __VA_ARGS__}
 static const bk_option outside[] = {REAL(.name = "alpha", .initial = 2)},
                        twice[] = {REAL(.name = "alpha"), REAL(.name = "alpha")},
