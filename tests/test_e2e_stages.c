@@ -229,7 +229,7 @@ static const struct {
     {"prefix.mode=[1]", BIT(FIT) | BEHIND_FIT},
     {"prefix.overlap=true", BIT(FIT) | BEHIND_FIT},
     {"rotation.r2_per_head=false", BIT(FIT) | BEHIND_FIT},
-    {"scales.from=smoothquant", BIT(FIT) | BEHIND_FIT},
+    {"rotation.basis=dfrot", BIT(FIT) | BEHIND_FIT},
     {"seed=3", ~(BIT(ROW_FP) | BIT(ROW_RTN))},
     {"data.evaluation.windows=3", ~(BIT(OUTLIERS) | BIT(FIT) | BIT(INIT))},
 };
