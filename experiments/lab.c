@@ -208,22 +208,30 @@ static bk_status pass_statistics(row_run *r, bk_error *err)
 
 static void warn_linear(const char *name, const bk_gptq_report *g, int64_t layer, int64_t width, double percdamp)
 {
-    if (g->dead == width) {
-        bk_log(BK_LOG_WARN, "block %lld, %s: its inputs are 0 on all samples; rounded to nearest", (long long)layer, name);
-        return;
-    }
-    if (g->dead)
-        bk_log(BK_LOG_WARN, "block %lld, %s: %lld input channels are always 0; their weights became 0", (long long)layer, name, (long long)g->dead);
-    if (g->fell_back)
+    if (g->dead == width) bk_log(BK_LOG_WARN, "block %lld, %s: its inputs are 0 on all samples; rounded to nearest", (long long)layer, name);
+    else if (g->fell_back)
         bk_log(BK_LOG_WARN, "block %lld, %s: no damping made the Hessian positive definite; rounded to nearest", (long long)layer, name);
     else if (g->damping > percdamp)
         bk_log(BK_LOG_WARN, "block %lld, %s: the Hessian needed a damping of %g", (long long)layer, name, g->damping);
+}
+
+/* One line for all linears of a block. */
+static void warn_dead(const bk_block *b, const bk_gptq_report report[BK_W_COUNT], int64_t layer)
+{
+    char list[256] = "";
+    for (int w = 0; w < BK_W_COUNT; w++) {
+        size_t n = strlen(list);
+        if (report[w].done && report[w].dead && report[w].dead < b->w[w]->dim[1])
+            snprintf(list + n, sizeof list - n, "%s%lld of %s", n ? ", " : "", (long long)report[w].dead, bk_linear_name[w]);
+    }
+    if (*list) bk_log(BK_LOG_WARN, "block %lld: input channels that are 0 on all samples, whose weights became 0: %s", (long long)layer, list);
 }
 
 static void warn_gptq(const bk_block *b, const bk_gptq_report report[BK_W_COUNT], int64_t layer, const bk_block_gptq_options *opt)
 {
     for (int w = 0; w < BK_W_COUNT; w++)
         if (report[w].done) warn_linear(bk_linear_name[w], &report[w], layer, b->w[w]->dim[1], opt->percdamp);
+    warn_dead(b, report, layer);
 }
 
 /* Weights first, the quantizers of activations on what is left of them; the other way round where the Hessians are to see quantized activations. */

@@ -221,13 +221,13 @@ START_TEST(a_dead_column_is_set_aside)
     bk_synth *s = e2e_synth("tiny");
     method_config(NULL, "gptq", "");
     e2e_brick(0, "run run.yaml --out a");
-    e2e_said("block 0, q: 2 input channels are always 0; their weights became 0");
+    e2e_said("block 0: input channels that are 0 on all samples, whose weights became 0: 2 of q, 2 of k, 2 of v");
     s->block[0].norm[BK_NORM_ATTN][9] = s->block[0].norm[BK_NORM_MLP][9] = 0;
     e2e_synth_write(s, "m");
     method_config("m", "gptq", "");
     e2e_brick(0, "run run.yaml --strict --out b");
-    e2e_said("block 0, q: 3 input channels are always 0; their weights became 0");
-    e2e_said("block 0, up: 3 input channels are always 0; their weights became 0");
+    e2e_said("block 0: input channels that are 0 on all samples, whose weights became 0: 3 of q, 3 of k, 3 of v");
+    e2e_said("3 of gate, 3 of up");
     e2e_said("GPTQ 14/14, rounded to nearest 0/14; more damping for 0, ");
     ck_assert_double_eq(gptq("b", "dead"), gptq("a", "dead") + 2);
     ck_assert_double_eq(gptq("b", "fell_back"), 0);
