@@ -54,11 +54,6 @@ static bk_backend dry_backend(const bk_backend *be)
 
 /* --- sizes --- */
 
-static double max2(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 static double real_bytes(const bk_estimator *e)
 {
     return (double)bk_dtype_size(e->dry.dtype);
@@ -159,7 +154,7 @@ static bk_status init_memory(const bk_estimator *e, double *block, double *more)
     calibration_size(e, &samples, &tokens);
     BK_TRY(bk_estimate_pass(e, true, e->c->init.search, samples, tokens, block, more));
     BK_TRY(bk_estimate_gptq_memory(e, &gptq));
-    *more = max2(*more + gram_bytes(e), gptq) + bk_estimate_stream_memory(e, samples, tokens) + (gptq > 0 ? statistics : 0);
+    *more = fmax(*more + gram_bytes(e), gptq) + bk_estimate_stream_memory(e, samples, tokens) + (gptq > 0 ? statistics : 0);
     return BK_OK;
 }
 
@@ -212,7 +207,7 @@ static bk_status steps_memory(const bk_estimator *e, int64_t tokens, double *out
     double trained, step, block, init = 0;
     BK_TRY(bk_estimate_step(e, train_batch(e), tokens, &trained, &step));
     if (c->init.refresh) BK_TRY(init_memory(e, &block, &init));
-    *out = trained + max2(step + ahead, init);
+    *out = trained + fmax(step + ahead, init);
     return BK_OK;
 }
 
@@ -224,7 +219,7 @@ static bk_status train_memory(const bk_estimator *e, double *out)
     if (c->train.epochs == 0) return BK_OK;
     BK_TRY(targets_memory(e, true, &targets));
     BK_TRY(steps_memory(e, tokens, &steps));
-    *out = bk_estimate_weights(e) + max2(targets, steps);
+    *out = bk_estimate_weights(e) + fmax(targets, steps);
     return BK_OK;
 }
 
@@ -235,7 +230,7 @@ static bk_status evaluate_memory(const bk_estimator *e, bool with_init, double *
     int64_t tokens = e->c->data.evaluation.seqlen;
     if (with_init) BK_TRY(init_memory(e, &block, &init));
     BK_TRY(bk_estimate_pass(e, true, false, e->n.evaluation, tokens, &block, &pass));
-    *out = bk_estimate_weights(e) + block + pass + bk_estimate_stream_memory(e, e->n.evaluation, tokens) + max2(bk_estimate_head(e), init);
+    *out = bk_estimate_weights(e) + block + pass + bk_estimate_stream_memory(e, e->n.evaluation, tokens) + fmax(bk_estimate_head(e), init);
     return BK_OK;
 }
 
@@ -260,7 +255,7 @@ static bk_status memory(const bk_estimator *e, bk_estimate *out)
     if (bk_stage_used(BK_STAGE_PREFIX, c)) {
         BK_TRY(bk_estimate_pass(e, true, false, search_samples(e), d->seqlen, &block, &pass));
         double search = bk_estimate_weights(e) + 2 * block + pass + bk_estimate_stream_memory(e, search_samples(e), d->seqlen);
-        m[BK_PART_OUTLIERS] = max2(m[BK_PART_OUTLIERS], search);
+        m[BK_PART_OUTLIERS] = fmax(m[BK_PART_OUTLIERS], search);
     }
     BK_TRY(bk_estimate_fit_memory(e, &m[BK_PART_FIT]));
     BK_TRY(init_memory(e, &block, &pass));
@@ -274,7 +269,7 @@ static bk_status memory(const bk_estimator *e, bk_estimate *out)
     BK_TRY(evaluate_memory(e, false, &m[BK_PART_EVALUATE]));
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (m[i] > 0) m[i] += base;
-        out->peak = max2(out->peak, m[i]);
+        out->peak = fmax(out->peak, m[i]);
     }
     return BK_OK;
 }
@@ -325,7 +320,7 @@ static bk_status disk(const bk_estimator *e, bk_estimate *out)
                         bk_run_needs_statistics(c) ? bk_estimate_stream(e, e->n.statistics, c->data.statistics.seqlen) : 0,
                         learns ? bk_estimate_stream(e, layers * c->spin.batch, bk_estimate_spin_tokens(c)) : 0};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
-        if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = max2(out->temporary_disk, streams[i]);
+        if (streams[i] > (double)BK_STREAM_MEMORY) out->temporary_disk = fmax(out->temporary_disk, streams[i]);
     return BK_OK;
 }
 

@@ -1,4 +1,6 @@
 /* What the stage `fit` and GPTQ will take. Arithmetic is counted, in f64 where it is f64; factors are those of the algorithms. */
+#include <math.h>
+
 #include "blocks/awq.h"
 #include "blocks/norm_rotation.h"
 #include "experiments/estimate_priv.h"
@@ -18,11 +20,6 @@
 static double cube(double n)
 {
     return n * n * n;
-}
-
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
 }
 
 static double hidden(const bk_estimator *e)
@@ -54,7 +51,7 @@ static double largest_linear(const bk_estimator *e)
     for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
         int64_t out, in;
         bk_linear_shape(e->cfg, w, &out, &in);
-        most = larger(most, (double)out * (double)in);
+        most = fmax(most, (double)out * (double)in);
     }
     return most;
 }
@@ -104,7 +101,7 @@ bk_status bk_estimate_fit_memory(const bk_estimator *e, double *out)
     double scales = 0, basis = 0;
     if (e->c->scales.from != BK_SCALES_NONE) BK_TRY(pass_memory(e, e->c->scales.from == BK_SCALES_AWQ, &scales));
     BK_TRY(basis_memory(e, &basis));
-    *out = larger(scales, basis);
+    *out = fmax(scales, basis);
     return BK_OK;
 }
 
@@ -114,7 +111,7 @@ bk_status bk_estimate_gptq_memory(const bk_estimator *e, double *out)
     *out = 0;
     if (e->c->init.from != BK_INIT_GPTQ) return BK_OK;
     BK_TRY(bk_estimate_pass(e, true, false, e->n.statistics, e->c->data.statistics.seqlen, &block, &pass));
-    for (int s = 0; s < BK_SITE_COUNT; s++) widest = larger(widest, (double)bk_site_width(e->cfg, (bk_site_id)s));
+    for (int s = 0; s < BK_SITE_COUNT; s++) widest = fmax(widest, (double)bk_site_width(e->cfg, (bk_site_id)s));
     *out = pass + 8 * widest * widest;
     return BK_OK;
 }

@@ -155,9 +155,9 @@ void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsig
 
 bk_status bk_skip_lists(const bk_run_config *c, int64_t layers, unsigned **out, bk_error *err)
 {
-    unsigned *sites = malloc(2 * (size_t)layers * sizeof *sites), *weights = sites + layers;
+    unsigned *sites = malloc(2 * (size_t)layers * sizeof *sites);
     if (!(*out = sites)) return bk_fail(err, BK_ENOMEM, "no memory for the masks of %lld blocks", (long long)layers);
-    for (int64_t l = 0; l < layers; l++) bk_skip_masks(c, l, &sites[l], &weights[l]);
+    for (int64_t l = 0; l < layers; l++) bk_skip_masks(c, l, &sites[l], &sites[layers + l]);
     return BK_OK;
 }
 

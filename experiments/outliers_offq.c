@@ -98,9 +98,9 @@ static void print_spikiest(const bk_outlier_report *r)
 
 void bk_outlier_print_offq(const bk_outlier_report *r)
 {
+    if (!r->n_offq) return;
     const bk_offq_report *p = &r->offq[0].report;
     long long hidden = (long long)(p->groups * p->group), groups = (long long)p->groups;
-    if (!r->n_offq) return;
     printf("\nOffQ: energy of what the norms give in %lld of %lld directions, one for each group of %lld channels (groups at down_in: %lld)\n"
            "top token: the one with the largest value in a sequence, at each norm\n\n%-36s",
            groups, hidden, (long long)p->group, (long long)p->down_group, "");

@@ -6,7 +6,7 @@
 #include "blocks/names.h"
 #include "experiments/report.h"
 
-/* What the config has fitted, by the words of its keys. */
+/* What the config has fitted, by the words of its keys: scales or a basis of R1, as they exclude each other. */
 static const char *const basis_name[BK_BASIS_COUNT] = {[BK_BASIS_HADAMARD] = NULL,     [BK_BASIS_OFFQ] = "OffQ",
                                                        [BK_BASIS_SPINQUANT] = "SpinQuant", [BK_BASIS_DFROT] = "DFRot",
                                                        [BK_BASIS_DARTQUANT] = "DartQuant", [BK_BASIS_KURTAIL] = "KurTail"};
@@ -15,9 +15,9 @@ static const char *const scales_name[] = {[BK_SCALES_NONE] = NULL, [BK_SCALES_SM
 static void say_what(const bk_run_config *c, bk_page *page)
 {
     char text[160];
-    const char *basis = basis_name[c->rotation.basis], *scales = scales_name[c->scales.from];
-    snprintf(text, sizeof text, "Fitted: %s%s%s%s%s.", scales ? "scales by " : "", scales ? scales : "", scales && basis ? ", " : "",
-             basis ? "the basis of R1 by " : "", basis ? basis : "");
+    const char *scales = scales_name[c->scales.from];
+    if (scales) snprintf(text, sizeof text, "Fitted: scales by %s.", scales);
+    else snprintf(text, sizeof text, "Fitted: the basis of R1 by %s.", basis_name[c->rotation.basis]);
     bk_page_sentence(page, text);
 }
 

@@ -111,13 +111,6 @@ static bk_status fit_offq(fitting *t, bk_error *err)
     return st;
 }
 
-static bk_json *numbers(const double *v, int64_t n)
-{
-    bk_json *a = bk_json_array();
-    for (int64_t i = 0; i < n; i++) bk_json_push(a, bk_json_of_num(v[i]));
-    return a;
-}
-
 /* All but what is learnt is as in the run. */
 static bk_status open_for_spin(fitting *t, bool r2, bk_error *err)
 {
@@ -145,7 +138,7 @@ static bk_status fit_spin(fitting *t, bk_error *err)
     bk_status st = opt.losses ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the losses of %lld steps", (long long)opt.steps);
     int64_t parts = r->cfg.spin_seqlen ? s->seqlen / r->cfg.spin_seqlen : 1; /* whole ones: bk_run_config_check */
     if (!st) st = bk_spin_fit(r->lab.be, t->src, &r->quant, s->ids, s->n * parts, s->seqlen / parts, &opt, &t->watch, t->f, err);
-    if (!st) bk_json_set(t->report, "losses", numbers(opt.losses, opt.steps));
+    if (!st) bk_json_set(t->report, "losses", bk_json_of_nums(opt.losses, opt.steps));
     if (!st)
         bk_log(BK_LOG_INFO, "spinquant: loss of a batch %.4f before the first step, %.4f before the last", opt.losses[0], opt.losses[opt.steps - 1]);
     free(opt.losses);
@@ -164,7 +157,7 @@ static bk_status fit_dfrot(fitting *t, const bk_norm_rows *rows, bk_error *err)
     opt.errors = malloc((size_t)(opt.rounds + 1) * sizeof *opt.errors);
     bk_status st = opt.errors ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the errors of %lld rounds", (long long)opt.rounds);
     if (!st) st = bk_dfrot_fit(t->r->lab.be, rows, &opt, &t->watch, t->f, err);
-    if (!st) bk_json_set(t->report, "errors", numbers(opt.errors, opt.rounds + 1));
+    if (!st) bk_json_set(t->report, "errors", bk_json_of_nums(opt.errors, opt.rounds + 1));
     if (!st)
         bk_log(BK_LOG_INFO, "dfrot: weighted error %.4g -> %.4g; %lld of %lld tokens are massive", opt.errors[0], opt.errors[opt.rounds],
                (long long)massive, (long long)rows->n);
@@ -180,7 +173,7 @@ static bk_status fit_spread(fitting *t, const bk_norm_rows *rows, bk_error *err)
     opt.losses = malloc((size_t)opt.epochs * sizeof *opt.losses);
     bk_status st = opt.losses ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the losses of %lld epochs", (long long)opt.epochs);
     if (!st) st = bk_spread_fit(t->r->lab.be, rows, &opt, &t->watch, t->f, err);
-    if (!st) bk_json_set(t->report, "losses", numbers(opt.losses, opt.epochs));
+    if (!st) bk_json_set(t->report, "losses", bk_json_of_nums(opt.losses, opt.epochs));
     if (!st) bk_log(BK_LOG_INFO, "%s: loss %.6g -> %.6g", bk_spread_name[opt.loss], opt.losses[0], opt.losses[opt.epochs - 1]);
     free(opt.losses);
     return st;

@@ -15,13 +15,6 @@ typedef struct metrics {
     int64_t layer;
 } metrics;
 
-static bk_json *numbers(const double *v, int64_t n)
-{
-    bk_json *a = bk_json_array();
-    for (int64_t i = 0; i < n; i++) bk_json_push(a, bk_json_of_num(v[i]));
-    return a;
-}
-
 static bk_status write_epoch(void *user, const bk_epoch *e, bk_error *err)
 {
     const metrics *m = user;
@@ -36,8 +29,8 @@ static bk_status write_epoch(void *user, const bk_epoch *e, bk_error *err)
     bk_json_set(o, "lr_weight", bk_json_of_num(e->lr_weight));
     bk_json_set(o, "lr_round", bk_json_of_num(e->lr_round));
     bk_json_set(o, "grad_norm", bk_json_of_num(e->grad_norm));
-    bk_json_set(o, "losses", numbers(e->losses, e->n_steps));
-    bk_json_set(o, "grad_norms", numbers(e->grad_norms, e->n_steps));
+    bk_json_set(o, "losses", bk_json_of_nums(e->losses, e->n_steps));
+    bk_json_set(o, "grad_norms", bk_json_of_nums(e->grad_norms, e->n_steps));
     bk_json_set(o, "seconds", bk_json_of_num(e->seconds));
     char *text = bk_json_dump(o, 0);
     bk_json_free(o);

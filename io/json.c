@@ -177,6 +177,13 @@ bk_json *bk_json_of_num(double v)
     return isfinite(v) ? json_real(v) : json_null();
 }
 
+bk_json *bk_json_of_nums(const double *v, int64_t n)
+{
+    bk_json *a = bk_json_array();
+    for (int64_t i = 0; i < n; i++) bk_json_push(a, bk_json_of_num(v[i]));
+    return a;
+}
+
 bk_json *bk_json_of_bool(bool v)
 {
     return json_boolean(v);

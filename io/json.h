@@ -42,6 +42,7 @@ bk_json *bk_json_of_str(const char *s, size_t len); /* bytes that are no valid U
 bk_json *bk_json_of_text(const char *s); /* the same of a string; NULL gives null */
 bk_json *bk_json_of_int(int64_t v);
 bk_json *bk_json_of_num(double v); /* NaN and Inf become null */
+bk_json *bk_json_of_nums(const double *v, int64_t n); /* an array of n */
 bk_json *bk_json_of_bool(bool v);
 bk_json *bk_json_null(void);
 void bk_json_set(bk_json *obj, const char *key, bk_json *value);
