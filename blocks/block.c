@@ -42,6 +42,11 @@ const bk_qspec *bk_site_spec(const bk_block_quant *quant, bk_site_id site)
     return site == BK_SITE_KEY ? &quant->key : site == BK_SITE_VALUE ? &quant->value : &quant->activation;
 }
 
+bool bk_block_needs_ranges(const bk_block_quant *quant)
+{
+    return bk_qspec_needs_range(&quant->activation) || bk_qspec_needs_range(&quant->key) || bk_qspec_needs_range(&quant->value);
+}
+
 bk_effective_bits bk_block_bits(const bk_config *c, const bk_block_quant *quant)
 {
     double bits[3] = {0}, values[3] = {0};

@@ -26,6 +26,8 @@ typedef struct bk_block_quant {
 } bk_block_quant;
 
 const bk_qspec *bk_site_spec(const bk_block_quant *quant, bk_site_id site);
+/* Whether activations, keys or values want their ranges measured beforehand. */
+bool bk_block_needs_ranges(const bk_block_quant *quant);
 
 /* What a value takes on average over the linears, the sites that feed them, and keys and values of a block (bk_qspec_bits). */
 typedef struct bk_effective_bits {

@@ -133,15 +133,7 @@ bk_watch bk_watch_progress(bk_progress *p)
 
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init)
 {
-    if (!q) return false;
-    return init->search || bk_qspec_needs_range(&q->activation) || bk_qspec_needs_range(&q->key) || bk_qspec_needs_range(&q->value);
-}
-
-bool bk_run_needs_calibration(const bk_run_config *c)
-{
-    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
-    return bk_row_needs_calibration(&quant, &(bk_init_options){.search = c->init.search}) ||
-           (c->evaluate & BK_EVALUATE_ABLATION);
+    return q && (init->search || bk_block_needs_ranges(q));
 }
 
 void bk_skip_masks(const bk_run_config *c, int64_t layer, unsigned *sites, unsigned *weights)

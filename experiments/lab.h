@@ -72,9 +72,6 @@ bk_status bk_skip_lists(const bk_run_config *c, int64_t layers, unsigned **out, 
 /* True if initialising this row has to look at activations. */
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
 
-/* A run of this config looks at the calibration samples. */
-bool bk_run_needs_calibration(const bk_run_config *c);
-
 /* Perplexity of an open quantized model (decision 17). */
 bk_status bk_lab_quantized_ppl(const bk_lab *lab, const bk_samples *eval, const bk_watch *watch, bk_ppl *out, bk_error *err) BK_MUST_USE;
 

@@ -191,6 +191,8 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err) BK_MUST_USE
 /* Whether something is fitted to the samples of data.statistics: transforms (the stage `fit`), or weights too. */
 bool bk_run_fits(const bk_run_config *c);
 bool bk_run_needs_statistics(const bk_run_config *c);
+/* Whether the samples of data.calibration are looked at. */
+bool bk_run_needs_calibration(const bk_run_config *c);
 /* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "blocks/block.h"
 #include "blocks/prefix.h"
 #include "experiments/schema_priv.h"
 #include "experiments/scheme.h"
@@ -82,10 +83,10 @@ bool bk_run_config_detects(const bk_run_config *c)
     return c->prefix.mode == BK_PREFIX_AUTO || c->prefix.mode == BK_PREFIX_SEARCH;
 }
 
-static bool uses_calibration(const bk_run_config *c)
+bool bk_run_needs_calibration(const bk_run_config *c)
 {
-    return bk_qspec_needs_range(&c->quant.activation) || bk_qspec_needs_range(&c->quant.key) || bk_qspec_needs_range(&c->quant.value) || c->init.search ||
-           c->evaluate & BK_EVALUATE_ABLATION;
+    bk_block_quant quant = {c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
+    return bk_block_needs_ranges(&quant) || c->init.search || (c->evaluate & BK_EVALUATE_ABLATION);
 }
 
 bool bk_run_fits(const bk_run_config *c)
@@ -107,14 +108,14 @@ static bool falls_back(const bk_run_config *c, bool used, const bk_data_config *
 static bool uses_calibration_text(const bk_run_config *c)
 {
     const bk_data_config *to = &c->data.calibration;
-    return uses_calibration(c) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
+    return bk_run_needs_calibration(c) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
 static bool uses_training(const bk_run_config *c)
 {
     const bk_data_config *to = &c->data.training;
     return c->train.epochs > 0 || falls_back(c, bk_run_config_detects(c), &c->data.detection, to) ||
-           falls_back(c, uses_calibration(c), &c->data.calibration, to) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
+           falls_back(c, bk_run_needs_calibration(c), &c->data.calibration, to) || falls_back(c, bk_run_needs_statistics(c), &c->data.statistics, to);
 }
 
 const char *bk_run_config_text(const bk_run_config *c, const bk_data_config *set)
@@ -216,7 +217,7 @@ bk_status bk_run_config_check(const bk_run_config *c, bk_error *err)
     if (!c->model[0]) return refuse(c, BK_EINVAL, "model", err, "a model is needed: name a GGUF file or a Hugging Face folder");
     BK_TRY(need_text(c, c->train.epochs > 0, &c->data.training, "data.training.text", err));
     BK_TRY(need_text(c, bk_run_config_detects(c), &c->data.detection, "data.detection.text", err));
-    BK_TRY(need_text(c, uses_calibration(c), &c->data.calibration, "data.calibration.text", err));
+    BK_TRY(need_text(c, bk_run_needs_calibration(c), &c->data.calibration, "data.calibration.text", err));
     BK_TRY(need_text(c, bk_run_needs_statistics(c), &c->data.statistics, "data.statistics.text", err));
     BK_TRY(need_text(c, true, &c->data.evaluation, "data.evaluation.text", err));
     BK_TRY(check_quant(c, "weight", &c->quant.weight, err));
