@@ -88,7 +88,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTAUX:%.c=$(BUILD)/obj/%.o) $(EXPOB
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(CC) -o $@ $(filter %.o,$^) $(or $(LINK_ALL),$(BUILD)/libbrick.a) $$(pkg-config --libs check) $(LDLIBS)
-$(BUILD)/tests/test_quantizers: LINK_ALL = $(PLUGGABLE)
+$(BUILD)/tests/test_quantizer%: LINK_ALL = $(PLUGGABLE)
 
 # Preloaded into the program by tests; without sanitizer, which must come first in a process.
 $(BUILD)/tests/%.so: tests/preload/%.c
