@@ -54,6 +54,7 @@ fuzz_gguf) gguf >llama ;;
 fuzz_config) printf '%s' "$config" >llama ;;
 fuzz_json) printf '%s' "$config" >config ;;
 fuzz_tokenizer*) printf '%s' "$tokenizer" >bpe && gguf >llama ;;
+fuzz_elf) printf 'const char brick_plugin[] = "a variable with bytes";\n' | cc -x c -shared -nostdlib -o plugin.so - ;;
 fuzz_inspect) cp "$root"/tests/fuzz/seeds/fuzz_store/* . ;;
 fuzz_safetensors)
     { str "$tensors" && head -c 34 /dev/zero; } >three
