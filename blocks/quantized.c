@@ -6,6 +6,7 @@
 
 #include "blocks/quantized.h"
 #include "io/safetensors.h"
+#include "quant/plugin.h"
 #include "quant/steps.h"
 
 struct bk_quantized {
@@ -50,6 +51,15 @@ static bk_status options_from_json(const bk_json *options, bk_qspec *q, bk_error
     return BK_OK;
 }
 
+/* A plugin of the same name with other code would give other numbers. */
+static bk_status same_plugin(const bk_json *o, const bk_qspec *q, bk_error *err)
+{
+    const char *was = bk_json_str(bk_json_get(o, "plugin_sha256"), ""), *is = bk_plugin_sha256(q->quantizer);
+    if (!strcmp(was, is ? is : "")) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "the model was made with another quantizer `%s`: that of %s%.12s, not of %s%.12s; load that one with --plugin FILE.so",
+                   q->quantizer, *was ? "a plugin with SHA-256 " : "brick itself", was, is ? "a plugin with SHA-256 " : "brick itself", is ? is : "");
+}
+
 static bk_status spec_from_json(const bk_json *o, const char *path, const char *what, bk_qspec *q, bk_error *err)
 {
     const char *name = bk_json_str(bk_json_get(o, "quantizer"), ""),
@@ -67,7 +77,7 @@ static bk_status spec_from_json(const bk_json *o, const char *path, const char *
                     .group = bk_json_int(bk_json_get(o, "group"), 0)};
     memcpy(q->quantizer, name, strlen(name) + 1);
     bool used = strcmp(what, "weight") != 0; /* weights are read hardened: their quantizer need not be there */
-    return used && options_from_json(bk_json_get(o, "options"), q, err)
+    return used && (options_from_json(bk_json_get(o, "options"), q, err) || same_plugin(o, q, err))
                ? bk_error_prefix(err, "%s/config.json: quantization_config.%s", path, what)
                : BK_OK;
 }

@@ -7,6 +7,7 @@
 #include "blocks/quantized.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+#include "quant/plugin.h"
 #include "quant/steps.h"
 
 void bk_quantized_path(char *to, size_t size, const char *dir, int64_t index, int64_t layers)
@@ -261,6 +262,7 @@ static bk_json *spec_to_json(const bk_qspec *q)
                 bk_json_of_text(bk_granularity_name[q->granularity]));
     bk_json_set(o, "group", bk_json_of_int(q->group));
     bk_json_set(o, "options", options_to_json(q));
+    if (bk_plugin_sha256(q->quantizer)) bk_json_set(o, "plugin_sha256", bk_json_of_text(bk_plugin_sha256(q->quantizer)));
     return o;
 }
 

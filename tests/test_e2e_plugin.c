@@ -157,6 +157,10 @@ START_TEST(a_model_keeps_the_options_of_its_activations)
     e2e_brick(0, "eval --model run --plugin widen.so --text ../m/eval.txt --seqlen 32 --windows 4 --json");
     ck_assert_double_eq(e2e_number("out", "ppl", NULL), e2e_row("run", "+training"));
     ck_assert_int_eq(count("run/model/config.json", "\"by\": 1.5"), 1);
+    e2e_copy_tree("widen.so", "other.so");
+    e2e_append("other.so", "\n");
+    e2e_brick(2, "eval --model run --plugin other.so --text ../m/eval.txt --seqlen 32 --windows 4");
+    e2e_said("quantization_config.activation: the model was made with another quantizer `widen`");
     e2e_remove("run/model/SHA256SUMS");
     e2e_replace("run/model/config.json", "\"by\": 1.5", "\"bye\": 1.5");
     e2e_brick(3, "eval --model run --plugin widen.so --text ../m/eval.txt --seqlen 32 --windows 4");
