@@ -90,6 +90,7 @@ static bk_offq_options offq_options(const bk_run_config *c)
     bk_offq_options opt = c->offq;
     if (!opt.group && c->quant.activation.group > 0) opt.group = c->quant.activation.group;
     if (c->rotation.r4_group > 0) opt.down_group = c->rotation.r4_group;
+    if (!c->rotation.r3) opt.keys = BK_OFFQ_KEYS_OFF; /* the basis would be that of r3 */
     opt.concentration = true;
     opt.seed = (uint64_t)c->seed;
     return opt;
@@ -131,6 +132,7 @@ static bk_status fit_spin(fitting *t, bk_error *err)
     unsigned *skips;
     BK_TRY(open_for_spin(t, opt.r2, err));
     BK_TRY(bk_skip_lists(&r->cfg, layers, &skips, err));
+    opt.weight_bits = bk_run_spin_weight_bits(&r->cfg);
     opt.skip_sites = skips;
     opt.skip_weights = skips + layers;
     opt.seed = (uint64_t)r->cfg.seed;
@@ -149,9 +151,8 @@ static bk_status fit_spin(fitting *t, bk_error *err)
 static bk_status fit_dfrot(fitting *t, const bk_norm_rows *rows, bk_error *err)
 {
     bk_dfrot_options opt = t->r->cfg.norm_rotation.dfrot;
-    int bits = t->r->quant.activation.bits;
     int64_t massive = 0;
-    opt.bits = bits < 16 ? bits : 4;
+    opt.bits = t->r->quant.activation.bits;
     opt.seed = (uint64_t)t->r->cfg.seed;
     opt.massive = &massive;
     opt.errors = malloc((size_t)(opt.rounds + 1) * sizeof *opt.errors);

@@ -29,6 +29,7 @@ typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decisi
 typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
 /* What R1 is, and what is fitted for it. */
 typedef enum { BK_BASIS_HADAMARD, BK_BASIS_OFFQ, BK_BASIS_SPINQUANT, BK_BASIS_DFROT, BK_BASIS_DARTQUANT, BK_BASIS_KURTAIL, BK_BASIS_COUNT } bk_basis;
+typedef enum { BK_SPIN_WEIGHTS_AUTO, BK_SPIN_WEIGHTS_FULL, BK_SPIN_WEIGHTS_ROUNDED } bk_spin_weights;
 typedef enum { BK_SCALES_NONE, BK_SCALES_SMOOTHQUANT, BK_SCALES_AWQ } bk_scales;
 typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
@@ -84,6 +85,7 @@ typedef struct bk_run_config {
     bk_offq_options offq;
     bk_spin_options spin;
     int64_t spin_seqlen; /* 0: that of data.statistics */
+    int spin_weights;    /* bk_spin_weights; in place of spin.weight_bits */
     struct {
         int64_t rows; /* of each norm */
         bk_dfrot_options dfrot;
@@ -193,6 +195,8 @@ bool bk_run_fits(const bk_run_config *c);
 bool bk_run_needs_statistics(const bk_run_config *c);
 /* Whether the samples of data.calibration are looked at. */
 bool bk_run_needs_calibration(const bk_run_config *c);
+/* Bits of weights while SpinQuant learns (spin.weights). */
+int bk_run_spin_weight_bits(const bk_run_config *c);
 /* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */

@@ -7,6 +7,7 @@
 #include "blocks/prefix.h"
 #include "experiments/schema_priv.h"
 #include "experiments/scheme.h"
+#include "quant/hadamard.h"
 
 void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size)
 {
@@ -159,16 +160,29 @@ static bk_status check_offq(const bk_run_config *c, bk_error *err)
     if (a->symmetric || a->granularity != BK_PER_GROUP)
         return refuse(c, BK_EINVAL, "rotation.basis", err,
                       "offq turns outliers into offsets of groups, which only zero points of groups absorb: use a scheme like W4A4KV4-dynamic-asym-gauto");
+    if (bk_qspec_needs_range(a))
+        return refuse(c, BK_EINVAL, "rotation.basis", err,
+                      "offsets differ from token to token, and stored zero points stay in the range of codes: use the quantizer dynamic for activations");
     if (!c->rotation.r4)
         return refuse(c, BK_EINVAL, "rotation.r4", err, "offq orders the input of down for r4, and takes its signs from there: leave it on");
+    if (!c->rotation.r4_group)
+        return refuse(c, BK_EINVAL, "rotation.r4_group", err, "one r4 for all channels makes no offsets of groups: set rotation.r4_group: auto");
+    if (c->offq.keys == BK_OFFQ_KEYS_ON && !c->rotation.r3)
+        return refuse(c, BK_EINVAL, "offq.keys", err, "the basis for keys is what r3 is, and rotation.r3 is off");
     return BK_OK;
+}
+
+int bk_run_spin_weight_bits(const bk_run_config *c)
+{
+    bool rounded = c->spin_weights == BK_SPIN_WEIGHTS_AUTO ? c->init.from != BK_INIT_GPTQ : c->spin_weights == BK_SPIN_WEIGHTS_ROUNDED;
+    return rounded ? c->quant.weight.bits : 16;
 }
 
 static bk_status check_spin(const bk_run_config *c, bk_error *err)
 {
-    if (!quantizes_values(c) && c->spin.weight_bits == 16)
+    if (!quantizes_values(c) && bk_run_spin_weight_bits(c) == 16)
         return refuse(c, BK_EINVAL, "rotation.basis", err,
-                      "spinquant lowers the loss that quantizing costs, and nothing is quantized while it learns: set spin.weight_bits, or another scheme");
+                      "spinquant lowers the loss that quantizing costs, and nothing is quantized while it learns: set spin.weights: rounded, or another scheme");
     if (c->spin.r2 && !c->rotation.r2) return refuse(c, BK_EINVAL, "spin.r2", err, "it says how r2 is found, and rotation.r2 is off");
     if (c->spin_seqlen && c->data.statistics.seqlen % c->spin_seqlen)
         return refuse(c, BK_EINVAL, "spin.seqlen", err, "does not divide data.statistics.seqlen");
@@ -180,7 +194,10 @@ static bk_status check_basis(const bk_run_config *c, bk_error *err)
     if (c->rotation.basis == BK_BASIS_HADAMARD) return BK_OK;
     if (!c->rotation.r1) return refuse(c, BK_EINVAL, "rotation.basis", err, "it says what r1 is, and rotation.r1 is off");
     if (c->rotation.basis == BK_BASIS_OFFQ) return check_offq(c, err);
-    return c->rotation.basis == BK_BASIS_SPINQUANT ? check_spin(c, err) : BK_OK;
+    if (c->rotation.basis == BK_BASIS_SPINQUANT) return check_spin(c, err);
+    if (c->quant.activation.bits == 16)
+        return refuse(c, BK_EINVAL, "rotation.basis", err, "it makes activations easy to quantize, and this scheme leaves them at 16 bits");
+    return BK_OK;
 }
 
 /* Combinations that mean nothing. */
@@ -190,6 +207,11 @@ static bk_status check_transforms(const bk_run_config *c, bk_error *err)
     if (c->rotation.r4_group && !c->rotation.r4) return refuse(c, BK_EINVAL, "rotation.r4_group", err, "groups of what? rotation.r4 is off");
     if (c->scales.from == BK_SCALES_AWQ && c->quant.weight.bits == 16)
         return refuse(c, BK_EINVAL, "scales.from", err, "awq protects quantized weights, and this scheme leaves them at 16 bits");
+    if (c->scales.from == BK_SCALES_SMOOTHQUANT && c->quant.activation.bits == 16)
+        return refuse(c, BK_EINVAL, "scales.from", err, "smoothquant makes activations easy to quantize, and this scheme leaves them at 16 bits");
+    if (c->scales.from == BK_SCALES_AWQ && (c->rotation.r2 || c->rotation.r4))
+        return refuse(c, BK_EINVAL, "scales.from", err,
+                      "awq scales the columns that are rounded, and r2 and r4 mix these columns afterwards: set rotation.r2 and rotation.r4: false");
     if (c->scales.from != BK_SCALES_NONE && c->rotation.r1)
         return refuse(c, BK_EINVAL, "scales.from", err,
                       "r1 wants the gains of the norms in the linears behind them, and that takes the scales of these linears back: set rotation.r1: false");
@@ -302,6 +324,17 @@ static bk_status check_skips(const bk_run_config *c, int64_t layers, bk_error *e
     return BK_OK;
 }
 
+/* A group of activations with two constants has no zero point for both. */
+static bk_status check_offsets(const bk_run_config *c, const char *key, int64_t group, int64_t channels, bk_error *err)
+{
+    char text[200];
+    const bk_qspec *a = &c->quant.activation;
+    int64_t shared = a->group == BK_GROUP_AUTO ? bk_group_size(channels) : a->group;
+    if (group < 1 || group % shared == 0) return BK_OK;
+    snprintf(text, sizeof text, "%lld channels get one offset, and %lld share a zero point: it must be a multiple of these", (long long)group, (long long)shared);
+    return refuse(c, BK_EINVAL, key, err, text);
+}
+
 /* What a fit would find out after its pass over the model. */
 static bk_status check_fit(const bk_run_config *c, const bk_config *model, bk_error *err)
 {
@@ -311,6 +344,10 @@ static bk_status check_fit(const bk_run_config *c, const bk_config *model, bk_er
     if (basis == BK_BASIS_OFFQ && group && model->hidden % group) {
         snprintf(text, sizeof text, "%lld does not divide the %lld channels of the model", (long long)group, (long long)model->hidden);
         return refuse(c, BK_EINVAL, "offq.group", err, text);
+    }
+    if (basis == BK_BASIS_OFFQ) {
+        BK_TRY(check_offsets(c, "offq.group", group, model->hidden, err));
+        BK_TRY(check_offsets(c, "rotation.r4_group", c->rotation.r4_group, model->inter, err));
     }
     if (basis == BK_BASIS_DFROT && rows < model->hidden) {
         snprintf(text, sizeof text, "%lld rows of all norms do not tell a rotation of %lld channels", (long long)rows, (long long)model->hidden);

@@ -177,7 +177,8 @@ static const bk_key fixed[] = {
     {"spin.lr", BK_KEY_REAL, AT(spin.lr), "1.5", 0, 1e3, NULL, "learning rate, cosine to 0"},
     {"spin.momentum", BK_KEY_REAL, AT(spin.momentum), "0", 0, 0.999999, NULL, "of the gradient"},
     {"spin.clip_grad", BK_KEY_REAL, AT(spin.clip_grad), "1", 0, 1e9, NULL, "largest norm of all gradients; 0 = off"},
-    {"spin.weight_bits", BK_KEY_BITS, AT(spin.weight_bits), "16", 2, 16, BITS, "of weights while r1 is learnt: 16 where GPTQ follows, else those of the scheme"},
+    {"spin.weights", BK_KEY_ENUM, AT(spin_weights), "auto", 0, 0, "auto|full|rounded",
+     "weights while r1 is learnt: auto: full precision where GPTQ follows, else rounded as the scheme says"},
     {"spin.r2", BK_KEY_BOOL, AT(spin.r2), "false", 0, 0, NULL, "learn r2 of each block too"},
 
     {"norm_rotation.rows", BK_KEY_INT, AT(norm_rotation.rows), "256", 1, MILLION, NULL, "dfrot, dartquant, kurtail: tokens sampled from each norm"},
