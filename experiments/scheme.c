@@ -10,7 +10,7 @@ const char *const bk_method_base[] = {
     "rotation.r1=false", "rotation.r2=false", "rotation.r3=false", "rotation.r4=false", "rotation.basis=hadamard", "rotation.r2_per_head=false",
     "rotation.r4_group=0", "scales.from=none", "prefix.mode=none", "init.from=minmax", "init.search=false", "quant.weight.step=full",
     "quant.activation.step=full", "quant.key.step=full", "quant.value.step=full", "train.epochs=0", "train.batch=4", "train.lr_quant=5e-5",
-    "train.lr_weight=5e-6", "train.lr_min_factor=10", "train.keep=best", "train.norms=false", NULL};
+    "train.lr_weight=5e-6", "train.lr_round=0", "train.lr_min_factor=10", "train.keep=best", "train.norms=false", NULL};
 
 #define BK_METHOD(name, scheme, weights, activations, about, ...) static const char *const name##_settings[] = {__VA_ARGS__, NULL};
 #include "experiments/methods.def"
