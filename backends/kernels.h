@@ -267,13 +267,13 @@ typedef struct bk_round_penalty_bwd_args {
 
 /* Fake-quantization with ranges of each (row, group): decisions 3, 5, 22. gamma[1], beta[1] (NULL = 1).
  * symmetric: m = max|x|, Q = qmax - qmin, s = 2 gamma m / Q, codes from (x / m) * (Q / (2 gamma)), y = c s; zero row: y = 0.
- * asymmetric (qmin = 0): s = (gamma max - beta min) / qmax, z = -rne(beta min / s) unbounded, c = clamp(rne(x/s) + z, 0, qmax), y = (c - z) s;
+ * asymmetric (qmin = 0): s = (gamma max - beta min) / qmax, z = -rne(beta min / s), without bounds or, `bounded`, kept in 0 .. qmax, c = clamp(rne(x/s) + z, 0, qmax), y = (c - z) s;
  * max - min < 1e-5 max|x| (or = 0): s = max|x| (1 if 0), z = -rne(min/s), which reconstructs the group to 1e-5, dx += dy;
  * gamma max - beta min <= 0, or a symmetric gamma <= 0: the factors count as 1.
  * step, zero [rows * cols/group] (may be NULL) get s and z. */
 typedef struct bk_dynquant_fwd_args {
     int64_t rows, cols, group;
-    int symmetric, qmin, qmax;
+    int symmetric, qmin, qmax, bounded;
     const void *x, *gamma, *beta;
     void *y, *step, *zero;
     int32_t *codes;
@@ -285,7 +285,7 @@ typedef struct bk_dynquant_fwd_args {
  * asymmetric: dx += dy [mask] + G gamma/Q /ties at the maxima - G beta/Q /ties at the minima; dgamma += sum G max/Q; dbeta -= sum G min/Q. */
 typedef struct bk_dynquant_bwd_args {
     int64_t rows, cols, group;
-    int symmetric, qmin, qmax;
+    int symmetric, qmin, qmax, bounded;
     const void *x, *gamma, *beta, *dy;
     void *dx, *dgamma, *dbeta;
 } bk_dynquant_bwd_args;

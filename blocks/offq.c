@@ -128,9 +128,9 @@ static bk_status compose(fit *t, int64_t group, bool random_signs, uint64_t seed
     bk_hadamard_plan *h1 = NULL;
     BK_TRY(bk_offset_order(t->score, n, n / group, t->o->zigzag, t->src, err));
     if (!is_gaussian(t->o, group)) BK_TRY(bk_hadamard_create_blocks(n, group, &h1, err));
-    bk_offset_signs(t->signs, n, group, seed, BK_RNG_OFFQ);
+    bk_offset_signs(t->signs, n, group, t->o->alike, seed, BK_RNG_OFFQ);
     bk_offset_rotation r = {
-        .n = n, .group = group, .h1 = h1, .signs = random_signs ? t->signs : NULL, .seed = seed, .stream = BK_RNG_OFFQ};
+        .n = n, .group = group, .h1 = h1, .signs = random_signs ? t->signs : NULL, .alike = t->o->alike, .seed = seed, .stream = BK_RNG_OFFQ};
     bk_status st = bk_offset_compose(&r, t->u, t->src, q, err);
     bk_hadamard_free(h1);
     return st;
@@ -226,7 +226,7 @@ static bk_status fit_down(const bk_offq_stats *s, const bk_offq_options *o, int6
     for (int64_t l = 0; !st && l < s->layers; l++) {
         for (int64_t i = 0; i < n; i++) score[i] = (double)s->down[l * n + i];
         st = bk_offset_order(score, n, n / group, o->zigzag, f->down_order + l * n, err);
-        bk_offset_signs(f->down_signs + l * n, n, group, bk_rng_u64(o->seed, BK_RNG_OFFQ_DOWN, (uint64_t)l),
+        bk_offset_signs(f->down_signs + l * n, n, group, o->alike, bk_rng_u64(o->seed, BK_RNG_OFFQ_DOWN, (uint64_t)l),
                         BK_RNG_OFFQ_DOWN);
     }
     free(score);

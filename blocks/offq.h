@@ -17,6 +17,7 @@
 #include "blocks/prefix.h"
 
 typedef enum { BK_OFFQ_TOKEN_PER_SITE, BK_OFFQ_TOKEN_PER_SEQUENCE } bk_offq_scope; /* one token of a sequence in each layer and site, or in all */
+typedef enum { BK_OFFQ_BOTH_SITES, BK_OFFQ_ATTENTION, BK_OFFQ_MLP } bk_offq_sites;  /* whose inputs count */
 typedef enum { BK_OFFQ_TOP_TOKENS, BK_OFFQ_ALL_TOKENS } bk_offq_rows;              /* whose covariance gives the basis */
 typedef enum { BK_OFFQ_EIGENVALUE, BK_OFFQ_VARIANCE } bk_offq_score;               /* P1: by eigenvalues, or by variance over all tokens */
 typedef enum { BK_OFFQ_HADAMARD, BK_OFFQ_GAUSSIAN } bk_offq_spread;                /* H1, H3 (Gaussian also where no matrix is known) */
@@ -26,11 +27,13 @@ typedef enum { BK_OFFQ_KEYS_AUTO, BK_OFFQ_KEYS_ON, BK_OFFQ_KEYS_OFF } bk_offq_ke
 
 typedef struct bk_offq_options {
     bk_offq_scope scope;
+    bk_offq_sites sites;
     bk_offq_rows basis;
     double tail;               /* the basis is of C_top + tail C_all: 1e-6 gives the directions behind the outliers a meaning */
     bk_offq_score score;
     bool zigzag;               /* deal the other channels to the groups in turn */
     bk_offq_spread spread;
+    bool alike;                /* one rotation (or its signs) for all groups, instead of one each */
     bk_offq_keys keys;
     double spikiness;          /* threshold of `auto`; 0: BK_OFFQ_SPIKINESS */
     int64_t group, down_group; /* 0: bk_group_size of hidden, of inter */

@@ -87,10 +87,16 @@ static bk_status add_covariance(bk_ctx *ctx, bk_tensor *sum, const bk_tensor *x)
         ctx, &(bk_gram_args){.rows = bk_rows(x), .cols = bk_last_dim(x), .alpha = 1, .x = x->data, .h = sum->data});
 }
 
+/* Inputs of attention and MLP, as far as they count. */
+static bool is_stream(const pass *p, bk_site_id site)
+{
+    return (site == BK_SITE_ATTN_IN && p->o->sites != BK_OFFQ_MLP) || (site == BK_SITE_MLP_IN && p->o->sites != BK_OFFQ_ATTENTION);
+}
+
 static void tap(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x)
 {
     pass *p = user;
-    bool stream = site == BK_SITE_ATTN_IN || site == BK_SITE_MLP_IN;
+    bool stream = is_stream(p, site);
     bk_error *err = bk_ctx_error(ctx);
     if (!stream && site != BK_SITE_KEY && site != BK_SITE_DOWN_RAW) return;
     if (stream && p->all && add_covariance(ctx, p->all, x)) return;
@@ -127,7 +133,9 @@ static bk_status measure_block(void *user, bk_calibration *c, int64_t layer, bk_
     BK_TRY(bk_transforms[BK_TRANSFORM_FUSE].block(bk_source_rotation(c->src), layer, &view, err));
     BK_TRY(bk_block_load(c->b, &c->weights, err));
     BK_TRY(bk_calibration_pass(c, tap, p, true, err));
-    for (int i = 0; p->o->scope == BK_OFFQ_TOKEN_PER_SITE && i < 2; i++) BK_TRY(use_picks(p, &p->pick[i], err));
+    if (p->o->scope == BK_OFFQ_TOKEN_PER_SEQUENCE) return BK_OK;
+    if (is_stream(p, BK_SITE_ATTN_IN)) BK_TRY(use_picks(p, &p->pick[0], err));
+    if (is_stream(p, BK_SITE_MLP_IN)) BK_TRY(use_picks(p, &p->pick[1], err));
     return BK_OK;
 }
 
@@ -203,7 +211,7 @@ static bk_status finish(pass *p, const bk_backend *be, bk_error *err)
 {
     bk_offq_stats *s = p->s;
     int64_t square = s->hidden * s->hidden, heads = s->layers * s->kv_heads;
-    double sequences = (double)s->sequences, sites = 2 * (double)s->layers;
+    double sequences = (double)s->sequences, sites = (p->o->sites == BK_OFFQ_BOTH_SITES ? 2 : 1) * (double)s->layers;
     BK_TRY(bk_read_f64(be, p->top, 0, s->top, square, err));
     if (p->all) BK_TRY(bk_read_f64(be, p->all, 0, s->all, square, err));
     scale(s->top, square, 1 / (sequences * (p->o->scope == BK_OFFQ_TOKEN_PER_SITE ? sites : 1)));

@@ -162,11 +162,13 @@ static const bk_key fixed[] = {
     {"gptq.act_quant", BK_KEY_BOOL, AT(gptq.act_quant), "false", 0, 0, NULL, "Hessians see quantized activations"},
 
     {"offq.scope", BK_KEY_ENUM, AT(offq.scope), "site", 0, 0, "site|sequence", "most extreme token of a sequence: in each layer and site, or over all"},
+    {"offq.sites", BK_KEY_ENUM, AT(offq.sites), "both", 0, 0, "both|attention|mlp", "inputs that these tokens are taken from"},
     {"offq.rows", BK_KEY_ENUM, AT(offq.basis), "top", 0, 0, "top|all", "tokens whose covariance gives the basis"},
     {"offq.tail", BK_KEY_REAL, AT(offq.tail), "0", 0, 1, NULL, "share of the covariance of all tokens in it; 1e-6 orders what lies behind the outliers"},
     {"offq.score", BK_KEY_ENUM, AT(offq.score), "eigenvalue", 0, 0, "eigenvalue|variance", "what sorts channels into groups"},
     {"offq.zigzag", BK_KEY_BOOL, AT(offq.zigzag), "false", 0, 0, NULL, "deal channels to the groups in turn, instead of in sorted runs"},
     {"offq.spread", BK_KEY_ENUM, AT(offq.spread), "hadamard", 0, 0, "hadamard|gaussian", "rotation of a group, its first row constant"},
+    {"offq.alike", BK_KEY_BOOL, AT(offq.alike), "false", 0, 0, NULL, "one rotation for all groups, instead of one (or signs of its own) each"},
     {"offq.keys", BK_KEY_ENUM, AT(offq.keys), "auto", 0, 0, "auto|on|off", "a basis for keys too; auto: with a k bias, or where keys are spiky"},
     {"offq.spikiness", BK_KEY_REAL, AT(offq.spikiness), "4", 1, 1e9, NULL, "auto: median of max|k| sqrt(d) / |k| from which on keys are spiky"},
     {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: those of quant.activation.group"},

@@ -25,7 +25,7 @@ static bk_status forward(bk_node *n)
     const bk_tensor *x = n->in[X];
     const bk_dynquant_attr *a = n->attr;
     bk_dynquant_fwd_args k = {.rows = bk_rows(x), .cols = bk_last_dim(x), .group = a->group, .symmetric = a->symmetric, .qmin = a->qmin,
-                              .qmax = a->qmax, .x = x->data, .gamma = bk_data(n->in[GAMMA]), .beta = bk_data(n->in[BETA]),
+                              .qmax = a->qmax, .bounded = a->bounded, .x = x->data, .gamma = bk_data(n->in[GAMMA]), .beta = bk_data(n->in[BETA]),
                               .y = n->out[0]->data};
     BK_TRY(bk_op_freeze(n, 2 * bk_numel(x) + bk_numel(x) / a->group, &k.freeze, &k.frozen));
     return bk_k_dynquant_fwd(n->ctx, &k);
@@ -36,8 +36,8 @@ static bk_status backward(bk_node *n)
     const bk_tensor *x = n->in[X];
     const bk_dynquant_attr *a = n->attr;
     return bk_k_dynquant_bwd(n->ctx, &(bk_dynquant_bwd_args){.rows = bk_rows(x), .cols = bk_last_dim(x), .group = a->group,
-                                                             .symmetric = a->symmetric, .qmin = a->qmin, .qmax = a->qmax, .x = x->data,
-                                                             .gamma = bk_data(n->in[GAMMA]), .beta = bk_data(n->in[BETA]),
+                                                             .symmetric = a->symmetric, .qmin = a->qmin, .qmax = a->qmax,
+                                                             .bounded = a->bounded, .x = x->data, .gamma = bk_data(n->in[GAMMA]), .beta = bk_data(n->in[BETA]),
                                                              .dy = bk_dout(n, 0), .dx = bk_grad_data(n, X), .dgamma = bk_grad_data(n, GAMMA),
                                                              .dbeta = bk_grad_data(n, BETA)});
 }

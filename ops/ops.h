@@ -78,6 +78,7 @@ bk_tensor *bk_fakequant_rounded(bk_ctx *ctx, bk_tensor *x, bk_tensor *s, bk_tens
 typedef struct bk_dynquant_attr {
     int64_t group;
     int symmetric, qmin, qmax;
+    int bounded; /* asymmetric: zero points stay in the range of codes */
 } bk_dynquant_attr;
 bk_tensor *bk_dynquant(bk_ctx *ctx, bk_tensor *x, bk_tensor *gamma, bk_tensor *beta, const bk_dynquant_attr *attr);
 

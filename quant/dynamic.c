@@ -12,6 +12,10 @@ typedef struct dynamic {
     bk_tensor *gamma, *beta; /* parameters "<prefix>.gamma", "<prefix>.beta"; NULL = 1 */
 } dynamic;
 
+static const bk_option options[] = {
+    {"bounded_zero", "asymmetric: zero points stay in the range of codes, as integer hardware may want them; offsets of groups are clipped then",
+     BK_OPTION_BOOL, 0, 0, 1}};
+
 static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
 {
     dynamic *q = st;
@@ -22,7 +26,7 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
     if (shape->cols % group)
         return bk_fail(err, BK_ESHAPE, "%s: group size %lld does not divide its %lld columns", shape->name, (long long)group,
                        (long long)shape->cols);
-    *q = (dynamic){.attr = {.group = group, .symmetric = spec->symmetric}, .clip = spec->clip};
+    *q = (dynamic){.attr = {.group = group, .symmetric = spec->symmetric, .bounded = !spec->symmetric && spec->option[0] != 0}, .clip = spec->clip};
     bk_code_range(spec->bits, spec->symmetric, &q->attr.qmin, &q->attr.qmax);
     if (spec->symmetric && spec->restricted) q->attr.qmin = -q->attr.qmax; /* s = 2 m / (qmax - qmin) is then m / qmax (decision 2) */
     return BK_OK;
@@ -80,6 +84,8 @@ const bk_quantizer bk_quantizer_dynamic = {
     .about = "activations: a range per token (and head or group), trained clipping factors",
     .for_activations = true,
     .state_size = sizeof(dynamic),
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
     .setup = setup,
     .params = params,
     .units = units,

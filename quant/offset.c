@@ -80,10 +80,12 @@ void bk_offset_gaussian(double *h, int64_t n, uint64_t seed, uint64_t stream)
     }
 }
 
-void bk_offset_signs(int8_t *signs, int64_t n, int64_t group, uint64_t seed, uint64_t stream)
+void bk_offset_signs(int8_t *signs, int64_t n, int64_t group, bool alike, uint64_t seed, uint64_t stream)
 {
-    for (int64_t i = 0; i < n; i++)
-        signs[i] = i % group && bk_rng_u64(seed, stream, (uint64_t)i / 64) >> (i % 64) & 1 ? -1 : 1;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t k = (uint64_t)(alike ? i % group : i);
+        signs[i] = i % group && bk_rng_u64(seed, stream, k / 64) >> (k % 64) & 1 ? -1 : 1;
+    }
 }
 
 /* Columns first .. first + size - 1 of every row of q turn by h [size, size]; row: room for size values. */
@@ -104,7 +106,7 @@ static bk_status turn_by_gaussians(const bk_offset_rotation *r, double *q, bk_er
     double *h = malloc((size_t)((size + 1) * size) * sizeof *h);
     if (!h) return bk_fail(err, BK_ENOMEM, "no memory for a rotation of %lld channels", (long long)size);
     for (int64_t g = 0; g < r->n / size; g++) {
-        bk_offset_gaussian(h, size, bk_rng_u64(r->seed, r->stream, (uint64_t)g), r->stream);
+        bk_offset_gaussian(h, size, bk_rng_u64(r->seed, r->stream, r->alike ? 0 : (uint64_t)g), r->stream);
         turn_columns(q, r->n, g * size, size, h, h + size * size);
     }
     free(h);

@@ -18,16 +18,17 @@ void bk_offset_gaussian(double *h, int64_t n, uint64_t seed, uint64_t stream);
 
 /* In place of Q: the columns of u [n, n] in the order src, then a rotation of every group of `group` columns whose first row is constant.
  * h1: NULL, or a plan of bk_hadamard_create_blocks(n, group), with random signs [n] that are 1 where a group begins; without it the rotations are
- * those of bk_offset_gaussian, one for each group, by the seed. */
+ * those of bk_offset_gaussian, one for each group or, `alike`, the first for all, by the seed. */
 typedef struct bk_offset_rotation {
     int64_t n, group;
     const bk_hadamard_plan *h1;
     const int8_t *signs;
+    bool alike;
     uint64_t seed, stream;
 } bk_offset_rotation;
 bk_status bk_offset_compose(const bk_offset_rotation *r, const double *u, const int32_t *src, double *q, bk_error *err) BK_MUST_USE;
 
-/* Random signs for n channels, 1 where a group of `group` begins. */
-void bk_offset_signs(int8_t *signs, int64_t n, int64_t group, uint64_t seed, uint64_t stream);
+/* Random signs for n channels, 1 where a group of `group` begins; alike: the same in every group. */
+void bk_offset_signs(int8_t *signs, int64_t n, int64_t group, bool alike, uint64_t seed, uint64_t stream);
 
 #endif

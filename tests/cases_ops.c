@@ -253,6 +253,8 @@ const bk_op_case bk_op_cases[] = {
      .in = {IN("x", TIES, 1, true, 2, 3, 16), IN("gamma", STEP, 0.9, true, 1, 1), IN("beta", STEP, 0.8, true, 1, 1)}},
     {"dynquant", "asymmetric, far from zero", .graph = dynquant, .dynquant = {8, 0, 0, 15},
      .in = {IN("x", OFFSET, 100, true, 2, 3, 8)}},
+    {"dynquant", "asymmetric, bounded zero points", .graph = dynquant, .dynquant = {8, 0, 0, 15, 1},
+     .in = {IN("x", OFFSET, 4, true, 2, 3, 8), IN("gamma", STEP, 0.9, true, 1, 1), IN("beta", STEP, 0.8, true, 1, 1)}},
     {"dynquant", "asymmetric, flat rows", .graph = dynquant, .dynquant = {8, 0, 0, 15},
      .in = {IN("x", FLAT, 3, true, 2, 4, 8), IN("gamma", STEP, 0.9, true, 1, 1), IN("beta", STEP, 0.9, true, 1, 1)}},
     {"dynquant", "factors that leave no range", .graph = dynquant, .dynquant = {8, 0, 0, 15},

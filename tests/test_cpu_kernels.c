@@ -384,7 +384,7 @@ static void fakequant_groups(backend be, outputs *o) { stored(be, o, 32, 1, 1, 0
 static void fakequant_tensor(backend be, outputs *o) { stored(be, o, 96, 0, 0, -8, 7); }
 static void fakequant_heads(backend be, outputs *o) { stored(be, o, 24, 0, 1, 0, 15); }
 
-static void measured(backend be, outputs *o, int64_t group, int symmetric, float gamma, float beta)
+static void measured(backend be, outputs *o, int64_t group, int symmetric, int bounded, float gamma, float beta)
 {
     enum { R = 193, C = 96 };
     int64_t params = R * C / group;
@@ -397,22 +397,23 @@ static void measured(backend be, outputs *o, int64_t group, int symmetric, float
     }
     for (int i = 0; i < 4; i++) x[3 * C + 5 * i] = i < 2 ? 7.0f : -7.0f; /* ties */
     const float *lower = symmetric ? 0 : &beta;
-    bk_dynquant_fwd_args f = {R, C, group, symmetric, qmin, qmax, x, &gamma, lower, real_out(o, R * C), 0, 0, 0, BK_FREEZE_OFF, 0};
+    bk_dynquant_fwd_args f = {R, C, group, symmetric, qmin, qmax, bounded, x, &gamma, lower, real_out(o, R * C), 0, 0, 0, BK_FREEZE_OFF, 0};
     f.step = real_out(o, params), f.zero = real_out(o, params), f.codes = code_out(o, R * C);
     RUN(be, dynquant_fwd, &f);
-    bk_dynquant_bwd_args b = {R, C, group, symmetric, qmin, qmax, x, &gamma, lower, dy, real_out(o, R * C), 0, 0};
+    bk_dynquant_bwd_args b = {R, C, group, symmetric, qmin, qmax, bounded, x, &gamma, lower, dy, real_out(o, R * C), 0, 0};
     b.dgamma = real_out(o, 1);
     if (!symmetric) b.dbeta = real_out(o, 1);
     RUN(be, dynquant_bwd, &b);
     b.dx = 0, b.dbeta = 0, b.dgamma = real_out(o, 1);
     RUN(be, dynquant_bwd, &b);
 }
-static void dynquant_symmetric(backend be, outputs *o) { measured(be, o, 96, 1, 1.0f, 1.0f); }
-static void dynquant_symmetric_heads(backend be, outputs *o) { measured(be, o, 24, 1, 0.83f, 1.0f); }
-static void dynquant_asymmetric(backend be, outputs *o) { measured(be, o, 96, 0, 0.9f, 0.8f); }
-static void dynquant_asymmetric_heads(backend be, outputs *o) { measured(be, o, 48, 0, 1.0f, 1.0f); }
-static void dynquant_no_range(backend be, outputs *o) { measured(be, o, 96, 0, -0.5f, -0.5f); }
-static void dynquant_no_factor(backend be, outputs *o) { measured(be, o, 96, 1, -0.5f, 1.0f); }
+static void dynquant_symmetric(backend be, outputs *o) { measured(be, o, 96, 1, 0, 1.0f, 1.0f); }
+static void dynquant_symmetric_heads(backend be, outputs *o) { measured(be, o, 24, 1, 0, 0.83f, 1.0f); }
+static void dynquant_asymmetric(backend be, outputs *o) { measured(be, o, 96, 0, 0, 0.9f, 0.8f); }
+static void dynquant_asymmetric_heads(backend be, outputs *o) { measured(be, o, 48, 0, 0, 1.0f, 1.0f); }
+static void dynquant_bounded(backend be, outputs *o) { measured(be, o, 48, 0, 1, 0.9f, 0.8f); }
+static void dynquant_no_range(backend be, outputs *o) { measured(be, o, 96, 0, 0, -0.5f, -0.5f); }
+static void dynquant_no_factor(backend be, outputs *o) { measured(be, o, 96, 1, 0, -0.5f, 1.0f); }
 
 static void ranges(backend be, outputs *o)
 {
@@ -527,7 +528,7 @@ static const kernel_case cases[] = {
     CASE(xent), CASE(fakequant_weights), CASE(fakequant_groups), CASE(fakequant_tensor), CASE(fakequant_heads),
     CASE(fakequant_offset), CASE(fakequant_soft), CASE(fakequant_soft_tensor), CASE(round_penalty),
     CASE(dynquant_symmetric), CASE(dynquant_symmetric_heads), CASE(dynquant_asymmetric),
-    CASE(dynquant_asymmetric_heads), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
+    CASE(dynquant_asymmetric_heads), CASE(dynquant_bounded), CASE(dynquant_no_range), CASE(dynquant_no_factor), CASE(ranges), CASE(errors),
     CASE(gemm_f64), CASE(gram), CASE(inverse_root), CASE(eigh),
     CASE(gptq_rows), CASE(gptq_small_groups), CASE(gptq_large_groups), CASE(gptq_static_groups),
 };
@@ -660,7 +661,7 @@ START_TEST(nan_passes_through_quantizers)
     float stored_y[4], measured_y[4];
     int32_t codes[4];
     bk_fakequant_fwd_args f = {1, 4, 4, 0, -8, 7, x, &s, 0, stored_y, codes, BK_FREEZE_OFF, 0, BK_ROUND_OFFSET, 0};
-    bk_dynquant_fwd_args d = {1, 4, 4, 1, -8, 7, x, 0, 0, measured_y, 0, 0, codes, BK_FREEZE_OFF, 0};
+    bk_dynquant_fwd_args d = {1, 4, 4, 1, -8, 7, 0, x, 0, 0, measured_y, 0, 0, codes, BK_FREEZE_OFF, 0};
     ck_assert_int_eq(bk_backend_cpu()->k.fakequant_fwd(&f, 0), BK_OK);
     ck_assert_int_eq(bk_backend_cpu()->k.dynquant_fwd(&d, 0), BK_OK);
     for (int i = 0; i < 4; i++) {

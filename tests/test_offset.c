@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/backend.h"
+#include "autograd/rng.h"
 #include "quant/offset.h"
 #include "tests/h5_golden.h"
 
@@ -169,7 +170,7 @@ START_TEST(the_first_channel_of_a_group_becomes_a_constant)
     bk_hadamard_plan *plan;
     double *x = room(n, sizeof *x);
     int8_t *signs = room(n, 1);
-    bk_offset_signs(signs, n, size, 3, 4);
+    bk_offset_signs(signs, n, size, false, 3, 4);
     ok(bk_hadamard_create_blocks(n, size, &plan, &err), &err);
     x[n - size] = 1;
     ok(bk_hadamard_apply_f64(plan, signs, x, 1, n, 1, &err), &err);
@@ -181,12 +182,12 @@ START_TEST(the_first_channel_of_a_group_becomes_a_constant)
 }
 END_TEST
 
-START_TEST(groups_have_signs_of_their_own)
+START_TEST(groups_have_signs_of_their_own_unless_they_shall_be_alike)
 {
     int8_t a[256], again[256], other[256];
-    bk_offset_signs(a, 256, 64, 5, 1);
-    bk_offset_signs(again, 256, 64, 5, 1);
-    bk_offset_signs(other, 256, 64, 6, 1);
+    bk_offset_signs(a, 256, 64, false, 5, 1);
+    bk_offset_signs(again, 256, 64, false, 5, 1);
+    bk_offset_signs(other, 256, 64, false, 6, 1);
     ck_assert_mem_eq(a, again, 256);
     ck_assert_mem_ne(a, other, 256);
     ck_assert_mem_ne(a, a + 64, 64);
@@ -196,6 +197,8 @@ START_TEST(groups_have_signs_of_their_own)
         minus += a[i] < 0;
     }
     ck_assert(minus > 90 && minus < 165);
+    bk_offset_signs(again, 256, 64, true, 5, 1);
+    for (int i = 0; i < 256; i++) ck_assert_int_eq(again[i], a[i % 64]);
 }
 END_TEST
 
@@ -220,8 +223,8 @@ static void check_compose(const bk_hadamard_plan *plan, int64_t n, int64_t size)
     int8_t *signs = room(n, 1);
     bk_offset_gaussian(u, n, 3, 3); /* any orthogonal matrix */
     for (int64_t i = 0; i < n; i++) src[i] = (int32_t)((7 * i + 2) % n);
-    bk_offset_signs(signs, n, size, 1, 1);
-    ok(bk_offset_compose(&(bk_offset_rotation){n, size, plan, signs, 5, 6}, u, src, q, &err), &err);
+    bk_offset_signs(signs, n, size, false, 1, 1);
+    ok(bk_offset_compose(&(bk_offset_rotation){n, size, plan, signs, false, 5, 6}, u, src, q, &err), &err);
     ck_assert_double_lt(bend(q, n), 1e-12);
     for (int64_t group = 0; group < n / size; group++) {
         memset(row, 0, (size_t)n * sizeof *row);
@@ -244,7 +247,7 @@ START_TEST(directions_become_constants_of_their_groups)
 }
 END_TEST
 
-START_TEST(gaussian_groups_differ)
+START_TEST(gaussian_groups_differ_unless_they_shall_be_alike)
 {
     enum { N = 8, S = 4 };
     double u[N * N] = {0}, q[N * N];
@@ -253,6 +256,8 @@ START_TEST(gaussian_groups_differ)
     for (int i = 0; i < N; i++) u[i * N + i] = 1;
     ok(bk_offset_compose(&(bk_offset_rotation){.n = N, .group = S, .seed = 5, .stream = 6}, u, src, q, &err), &err);
     for (int j = 0; j < S; j++) ck_assert(fabs(q[N + j] - q[(S + 1) * N + S + j]) > 1e-9);
+    ok(bk_offset_compose(&(bk_offset_rotation){.n = N, .group = S, .alike = true, .seed = 5, .stream = 6}, u, src, q, &err), &err);
+    for (int j = 0; j < S; j++) ck_assert(q[N + j] == q[(S + 1) * N + S + j]);
 }
 END_TEST
 
@@ -374,6 +379,24 @@ static void check_group(const bk_backend *be, const char *name)
     ck_assert_double_eq_tol(most, bk_golden_attr(g, "max_error", "group_quant/%s", name), 1e-10);
 }
 
+/* N(10, 1), 128 of them span about 5.1: 15 steps, each with an error of step / sqrt(12). A zero point kept in 0 .. 15 leaves codes for 0 .. 5.1 alone. */
+START_TEST(a_bounded_zero_point_clips_an_offset)
+{
+    enum { ROWS = 64, S = 128, N = ROWS * S };
+    static float x[N], y[2][N], zero[2][ROWS];
+    double square[2] = {0};
+    for (int i = 0; i < N; i++) x[i] = 10 + (float)bk_rng_normal(1, BK_RNG_TEST, (uint64_t)i);
+    for (int bounded = 0; bounded < 2; bounded++) {
+        bk_dynquant_fwd_args a = {.rows = ROWS, .cols = S, .group = S, .qmax = 15, .bounded = bounded, .x = x, .y = y[bounded], .zero = zero[bounded]};
+        ok(bk_backend_cpu()->k.dynquant_fwd(&a, NULL), NULL);
+        for (int i = 0; i < N; i++) square[bounded] += pow((double)y[bounded][i] - (double)x[i], 2);
+    }
+    ck_assert_double_eq_tol(sqrt(square[0] / N), 5.1 / 15 / sqrt(12), 0.005);
+    ck_assert_double_eq_tol(sqrt(square[1] / N), 10 - 5.1, 0.3);
+    for (int r = 0; r < ROWS; r++) ck_assert(zero[0][r] < -15 && zero[1][r] == 0);
+}
+END_TEST
+
 START_TEST(golden_groups_with_an_offset)
 {
     const bk_backend *const be[] = {bk_backend_ref(BK_F64), bk_backend_ref(BK_F32), bk_backend_cpu()};
@@ -418,7 +441,7 @@ START_TEST(golden_composite)
     }
     bk_hadamard_plan *plan;
     ok(bk_hadamard_create_blocks(N, S, &plan, &err), &err);
-    ok(bk_offset_compose(&(bk_offset_rotation){N, S, plan, signs, 0, 0}, u1, src, q, &err), &err);
+    ok(bk_offset_compose(&(bk_offset_rotation){N, S, plan, signs, false, 0, 0}, u1, src, q, &err), &err);
     near(q, q1, N * N, 1e-12, "composite", "Q1");
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < N; i++)
@@ -453,13 +476,14 @@ int main(void)
     tcase_add_test(tc, a_score_that_is_no_number_is_refused);
     tcase_add_test(tc, golden_partial_hadamards);
     tcase_add_loop_test(tc, the_first_channel_of_a_group_becomes_a_constant, 0, sizeof partial / sizeof *partial);
-    tcase_add_test(tc, groups_have_signs_of_their_own);
+    tcase_add_test(tc, groups_have_signs_of_their_own_unless_they_shall_be_alike);
     tcase_add_test(tc, gaussian_rotations_begin_with_a_constant);
     tcase_add_test(tc, directions_become_constants_of_their_groups);
-    tcase_add_test(tc, gaussian_groups_differ);
+    tcase_add_test(tc, gaussian_groups_differ_unless_they_shall_be_alike);
     tcase_add_test(tc, golden_top_tokens);
     tcase_add_test(tc, top_tokens_may_lie_apart);
     tcase_add_test(tc, golden_pca_of_top_tokens);
+    tcase_add_test(tc, a_bounded_zero_point_clips_an_offset);
     tcase_add_loop_test(tc, golden_groups_with_an_offset, 0, 3);
     tcase_add_test(tc, golden_composite);
     tcase_add_test(tc, golden_composite_quantized);

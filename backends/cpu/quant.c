@@ -215,10 +215,10 @@ BK_CLONES static extremes extremes_of(int64_t n, const float *x)
     return e;
 }
 
-static bk_quant_grid grid_of(extremes e, int symmetric, const float *gamma, const float *beta, int qmin, int qmax)
+static bk_quant_grid grid_of(extremes e, int symmetric, const float *gamma, const float *beta, int qmin, int qmax, int bounded)
 {
     float upper = gamma ? *gamma : 1.0f, lower = beta ? *beta : 1.0f;
-    return symmetric ? bk_quant_symmetric(e.amax, upper, qmin, qmax) : bk_quant_asymmetric(e.max, e.min, upper, lower, qmax);
+    return symmetric ? bk_quant_symmetric(e.amax, upper, qmin, qmax) : bk_quant_asymmetric(e.max, e.min, upper, lower, qmax, bounded);
 }
 
 BK_CLONES static void grid_row(int64_t n, const float *x, const bk_quant_grid *grid, float *restrict y)
@@ -245,7 +245,7 @@ bk_status bk_cpu_dynquant_fwd(const bk_dynquant_fwd_args *a, const bk_work *w)
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = r * a->cols + g * a->group, p = r * groups + g;
             const float *x = (const float *)a->x + at;
-            bk_quant_grid grid = grid_of(extremes_of(a->group, x), a->symmetric, a->gamma, a->beta, a->qmin, a->qmax);
+            bk_quant_grid grid = grid_of(extremes_of(a->group, x), a->symmetric, a->gamma, a->beta, a->qmin, a->qmax, a->bounded);
             if (y) grid_row(a->group, x, &grid, y + at);
             if (a->codes) grid_codes(a->group, x, &grid, a->codes + at);
             if (step) step[p] = grid.step;
@@ -293,7 +293,7 @@ static dparams dynquant_bwd_group(const bk_dynquant_bwd_args *a, int64_t at)
     const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
     float *dx = a->dx ? (float *)a->dx + at : 0;
     extremes e = extremes_of(a->group, x);
-    bk_quant_grid grid = grid_of(e, a->symmetric, a->gamma, a->beta, a->qmin, a->qmax);
+    bk_quant_grid grid = grid_of(e, a->symmetric, a->gamma, a->beta, a->qmin, a->qmax, a->bounded);
     if (grid.straight) {
         if (dx) bk_cpu_add_to(a->group, dy, dx);
         return (dparams){0.0f, 0.0f};

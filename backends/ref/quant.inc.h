@@ -137,7 +137,7 @@ typedef struct dynamic {
     double levels;       /* Q */
 } dynamic;
 
-static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qmax, const REAL *gamma, const REAL *beta)
+static dynamic measure(const REAL *x, int64_t n, int symmetric, int bounded, int qmin, int qmax, const REAL *gamma, const REAL *beta)
 {
     dynamic d = {.low = x[0], .high = x[0], .symmetric = symmetric, .levels = qmax - qmin, .learns = 1};
     for (int64_t i = 0; i < n; i++) {
@@ -157,6 +157,7 @@ static dynamic measure(const REAL *x, int64_t n, int symmetric, int qmin, int qm
     d.same = range == 0 || range < (REAL)1e-5 * d.top || d.s == 0;
     if (d.same) d.s = d.top > 0 ? d.top : 1;
     d.z = (REAL)-rint((double)((d.same ? d.low : d.beta * d.low) / d.s));
+    if (bounded) d.z = d.z < qmin ? qmin : d.z > qmax ? qmax : d.z;
     return d;
 }
 
@@ -178,7 +179,7 @@ KERNEL(dynquant_fwd)
     const REAL *x = a->x;
     REAL *y = a->y;
     for (int64_t g = 0; g < n / a->group; g++) {
-        dynamic d = measure(x + g * a->group, a->group, a->symmetric, a->qmin, a->qmax, a->gamma, a->beta);
+        dynamic d = measure(x + g * a->group, a->group, a->symmetric, a->bounded, a->qmin, a->qmax, a->gamma, a->beta);
         if (a->freeze == BK_FREEZE_RECORD) f.kept[n + g] = d.z;
         if (a->freeze == BK_FREEZE_REPLAY) d.z = f.kept[n + g];
         for (int64_t i = g * a->group; i < (g + 1) * a->group; i++) {
@@ -210,7 +211,7 @@ KERNEL(dynquant_bwd)
     for (int64_t g = 0; g < a->rows * a->cols / a->group; g++) {
         const REAL *x = (const REAL *)a->x + g * a->group, *dy = (const REAL *)a->dy + g * a->group;
         REAL *dx = a->dx ? (REAL *)a->dx + g * a->group : NULL;
-        dynamic d = measure(x, a->group, a->symmetric, a->qmin, a->qmax, a->gamma, a->beta);
+        dynamic d = measure(x, a->group, a->symmetric, a->bounded, a->qmin, a->qmax, a->gamma, a->beta);
         double G = 0;
         for (int64_t i = 0; i < a->group; i++) {
             code q = dynamic_code(&d, x[i], a->qmin, a->qmax);

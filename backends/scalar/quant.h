@@ -95,7 +95,7 @@ BK_SCALAR bk_quant_grid bk_quant_symmetric(float amax, float gamma, int qmin, in
     return g;
 }
 
-BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, float beta, int qmax)
+BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, float beta, int qmax, int bounded)
 {
     bk_quant_grid g = {0};
     float levels = (float)qmax, amax = bk_max(__builtin_fabsf(max), __builtin_fabsf(min)), range = max - min;
@@ -106,6 +106,7 @@ BK_SCALAR bk_quant_grid bk_quant_asymmetric(float max, float min, float gamma, f
     g.straight = range < 1e-5f * amax || range == 0.0f || g.step == 0.0f;
     if (g.straight) g.step = amax > 0.0f ? amax : 1.0f;
     g.zero = -bk_rne((g.straight ? min : beta * min) / g.step);
+    if (bounded) g.zero = bk_clamp(g.zero, 0.0f, levels);
     g.div = g.step;
     g.mul = 1.0f;
     g.lo = -g.zero;
