@@ -12,7 +12,8 @@
 
 #define TOKENS 512
 
-static const bk_gptq_options options = {.bits = 4, .symmetric = true, .restricted = true, .percdamp = 0.01};
+/* The defaults of a config. */
+static const bk_gptq_options options = {.bits = 4, .symmetric = true, .restricted = true, .mse_clip = true, .percdamp = 0.01};
 
 typedef struct rig {
     bk_ctx *ctx;
