@@ -42,8 +42,7 @@ static bk_status parse_choices(outliers_state *s, bk_error *err)
     return BK_OK;
 }
 
-/* The same windows at all stages, so that they can be compared; so where there is a stage with prefix, none of them has a
- * BOS (decision 9). */
+/* The same windows at all stages, so that they can be compared; so where there is a stage with prefix, none of them has a BOS. */
 static bk_status read_samples(outliers_state *s, bk_error *err)
 {
     bool prefixed = s->automatic || s->report.n_prefix > 0;

@@ -108,7 +108,7 @@ static bk_status timed(bk_run *r, int stage, part_fn fn, bk_error *err)
     return st;
 }
 
-/* A run whose every block fell back ends with exit 4 (decision 15), also when it is asked again. */
+/* A run whose every block fell back ends with exit 4, also when it is asked again. */
 static bk_status say_finished(bk_run *r, bk_error *err)
 {
     char path[BK_RUN_PATH];

@@ -1,4 +1,4 @@
-/* Scheme strings (decision 20) and methods: short names for sets of config values. */
+/* Scheme strings and methods: short names for sets of config values. */
 #ifndef BK_SCHEME_H
 #define BK_SCHEME_H
 
@@ -7,7 +7,7 @@
 /* What a scheme string says. The rule of the weight's step is the method's, not the scheme's. */
 typedef struct bk_scheme {
     bk_qspec weight, activation, key, value;
-    bool weight_only; /* A16: R1 and R2 only */
+    bool weight_only; /* A16: R3 and R4 off */
 } bk_scheme;
 
 /* W<b>A<b>[KV<b>]-static|dynamic[-asym], -dynamic[-asym]-g<G>|-gauto (activations in groups), W<b>A16[-g<G>]. BK_EINVAL says which part is wrong. */
