@@ -157,7 +157,7 @@ typedef struct bk_key {
     const char *path; /* "train.epochs" */
     bk_key_type type;
     size_t offset;
-    const char *initial; /* the default, as it would be written in a config */
+    const char *initial; /* the default, as it would be written in a config; NULL: the scheme's. What a method sets goes over it */
     double min, max;
     const char *choices; /* "a|b|c" or NULL */
     const char *about;   /* one line: meaning and unit */
@@ -220,6 +220,8 @@ bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefi
 /* Every key with type, default and meaning; and one. */
 void bk_run_config_help(FILE *to);
 void bk_key_help(FILE *to, int indent, const bk_key *k);
+/* "default 64", "default: the scheme's", "default: the method's; prefixquant 20", or "" where there is none. */
+void bk_key_default(const bk_key *k, char *to, size_t size);
 /* "file:line:column", "--set", "OMP_NUM_THREADS" or "method rtn": where the value of a key came from. */
 void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size);
 

@@ -24,6 +24,8 @@ typedef struct bk_method {
 } bk_method;
 
 extern const char *const bk_method_base[]; /* the same for all, NULL at the end */
+/* What m sets a key of bk_method_base to; NULL for other keys. */
+const char *bk_method_value(const bk_method *m, const char *path);
 
 extern const bk_method bk_methods[];
 extern const int bk_method_count;
