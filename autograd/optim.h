@@ -18,7 +18,7 @@ bk_params *bk_params_new(const bk_backend *be, bk_error *err);
 void bk_params_free(bk_params *p);                             /* and all its tensors */
 
 /* Declares a parameter of learning-rate group 0 .. BK_MAX_GROUPS-1; it has memory after the commit. `positive`: an update that pushes an
- * element below 1e-3 of its initial value (bk_params_start) is projected back and counted (decision 4). name is copied. NULL: error in err. */
+ * element below 1e-3 of its initial value (bk_params_start) is projected back and counted. name is copied. NULL: error in err. */
 bk_tensor *bk_params_add(bk_params *p, const char *name, int group, bool positive, int ndim, const int64_t *dim);
 /* The rule of a group, AdamW unless said otherwise. Before the commit. */
 void bk_params_set_rule(bk_params *p, int group, bk_update_rule rule);
@@ -57,7 +57,7 @@ bk_status bk_params_restore_best(bk_params *p) BK_MUST_USE; /* best -> present v
 bk_status bk_params_set_aside(bk_params *p) BK_MUST_USE;
 bk_status bk_params_take_back(bk_params *p) BK_MUST_USE;
 
-/* lr of step k = 0 .. steps-1: lr_min + (lr - lr_min)(1 + cos(pi k / steps))/2, lr_min = lr / min_factor (decision 14). */
+/* lr of step k = 0 .. steps-1: lr_min + (lr - lr_min)(1 + cos(pi k / steps))/2, lr_min = lr / min_factor. */
 double bk_cosine_lr(double lr, double min_factor, int64_t k, int64_t steps);
 
 #endif

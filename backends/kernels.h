@@ -8,7 +8,7 @@
  *  - No allocation: scratch comes from `w` (bk_backend.work tells how much a call needs). No global state.
  *  - Same bytes whatever the number of threads: reductions in fixed order (per row: 32 strided lanes, then a halving tree;
  *    over rows: fixed tiles of rows, then the same tree). No atomics.
- *  - Rounding is half to even; the clip mask is inclusive (spec decisions 1, 22).
+ *  - Rounding is half to even; the clip mask is inclusive (docs/numerics.md, Rounding and codes).
  */
 #ifndef BK_KERNELS_H
 #define BK_KERNELS_H
@@ -265,7 +265,7 @@ typedef struct bk_round_penalty_bwd_args {
     void *dv;
 } bk_round_penalty_bwd_args;
 
-/* Fake-quantization with ranges of each (row, group): decisions 3, 5, 22. gamma[1], beta[1] (NULL = 1).
+/* Fake-quantization with ranges of each (row, group): docs/numerics.md. gamma[1], beta[1] (NULL = 1).
  * symmetric: m = max|x|, Q = qmax - qmin, s = 2 gamma m / Q, codes from (x / m) * (Q / (2 gamma)), y = c s; zero row: y = 0.
  * asymmetric (qmin = 0): s = (gamma max - beta min) / qmax, z = -rne(beta min / s), without bounds or, `bounded`, kept in 0 .. qmax, c = clamp(rne(x/s) + z, 0, qmax), y = (c - z) s;
  * max - min < 1e-5 max|x| (or = 0): s = max|x| (1 if 0), z = -rne(min/s), which reconstructs the group to 1e-5, dx += dy;

@@ -1,4 +1,4 @@
-/* Initialisation of a block's quantizers: ranges measured on calibration samples, then the grid search of decision 7, every quantizer in isolation
+/* Initialisation of a block's quantizers: ranges measured on calibration samples, then the grid search, every quantizer in isolation
  * (the rest of the block in full precision). Objectives: weights - the layer's output, through the Gram matrix of its inputs; static and dynamic
  * activations and dynamic values - the block's output, replayed from the site; static values - their own error; static keys - attention scores. */
 #ifndef BK_INIT_H
@@ -10,7 +10,7 @@
 typedef struct bk_init_options {
     bool search;
     bool keep_weights; /* what the weights and their steps are stays as it is */
-    bool ema; /* ranges as 0.99 moving average of per-channel maxima, as published, instead of the true maximum (decision 6) */
+    bool ema; /* ranges as 0.99 moving average of per-channel maxima, as published, instead of the true maximum */
 } bk_init_options;
 
 /* x: inputs of the block [N, T, hidden]. The block's weights and prefix are loaded; afterwards all its quantizers are on and initialised. A

@@ -1,5 +1,5 @@
 /* Outlier tokens: found by their largest magnitude at down_raw, ranked by how often they are outliers, turned into a prefix.
- * Source: PrefixQuant (arXiv 2410.05265), sec. 5 and its code; decision 8. */
+ * Source: PrefixQuant (arXiv 2410.05265), sec. 5 and its code; docs/numerics.md, Outlier tokens and prefix. */
 #ifndef BK_OUTLIERS_H
 #define BK_OUTLIERS_H
 

@@ -50,8 +50,7 @@ typedef struct bk_ppl {
     int64_t tokens;  /* scored */
 } bk_ppl;
 
-/* Perplexity of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not
- * scored (decision 17). */
+/* Perplexity of ids [samples, tokens] under the hidden states of the last block; the first token of a sample is not scored. */
 bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *h, const int32_t *ids, bk_ppl *out, bk_error *err) BK_MUST_USE;
 
 /* The end of a model on a backend, for who asks for logits more than once: gain of the last norm and the head. */

@@ -1,5 +1,5 @@
 /* The prefixed tokens and their keys (after RoPE and R3) and values per block, computed once in full precision and never quantized.
- * Source: PrefixQuant (arXiv 2410.05265), sec. 5; decisions 8, 9. In files: HDF5, interfaces of docs/hdf5-layout.md. */
+ * Source: PrefixQuant (arXiv 2410.05265), sec. 5; docs/numerics.md, Outlier tokens and prefix. In files: docs/hdf5-layout.md. */
 #ifndef BK_PREFIX_H
 #define BK_PREFIX_H
 

@@ -16,7 +16,7 @@
  * the latter in groups of online_r4_group if that is there; r3_per_kv_head means matrices in the shards. */
 typedef struct bk_quantized_info {
     bk_block_quant quant;
-    bool bos_before_text;                /* the run's texts may get a BOS in front (decision 9): no prefix was asked for */
+    bool bos_before_text;                /* the run's texts may get a BOS in front: no prefix was asked for */
     unsigned *skip_sites;                /* [layers] masks; NULL = nothing skipped. Weights tell by themselves */
     const char *scheme, *model;          /* for people; may be NULL */
 } bk_quantized_info;

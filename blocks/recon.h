@@ -1,6 +1,6 @@
 /* Block reconstruction: a block's weights and quantizer parameters are trained so that, on the quantized stream, it gives what its
  * full-precision twin gives.
- * Source: PrefixQuant (arXiv 2410.05265), sec. 5 and its code; EfficientQAT (arXiv 2407.11062), block phase; decisions 14 to 16. */
+ * Source: PrefixQuant (arXiv 2410.05265), sec. 5 and its code; EfficientQAT (arXiv 2407.11062), block phase; docs/numerics.md, Training. */
 #ifndef BK_RECON_H
 #define BK_RECON_H
 

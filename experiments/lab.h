@@ -19,7 +19,7 @@ typedef struct bk_lab {
     bk_model *model;
     bk_tokenizer *tok;
     bk_quantized *quantized; /* NULL unless the model is a run's quantized one */
-    int64_t bos;             /* the id that a prefix ends with: the model file's BOS, else EOS, else -1 (decision 8) */
+    int64_t bos;             /* the id that a prefix ends with: the model file's BOS, else EOS, else -1 */
 } bk_lab;
 
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err) BK_MUST_USE;
@@ -31,7 +31,7 @@ bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *e
 /* "none", "auto" or "1,2,3". *automatic is set for "auto"; ids has room for BK_PREFIX_MAX. */
 bk_status bk_prefix_parse(const char *text, bool *automatic, int32_t *ids, int64_t *n, bk_error *err) BK_MUST_USE;
 
-/* How texts become ids. `prefixed`: a prefix is active, so no BOS is put in front (decision 9). */
+/* How texts become ids. `prefixed`: a prefix is active, so no BOS is put in front. */
 typedef struct bk_text_policy {
     bool bos_auto, parse_special, strip_bos;
     const char *join; /* NULL or "" = bytes as they are */
@@ -59,7 +59,7 @@ typedef struct bk_row {
 /* Called after a block was initialised, before it runs. gptq: [BK_W_COUNT], NULL if the row is without. */
 typedef bk_status (*bk_row_hook)(void *user, bk_block *b, int64_t layer, const bk_gptq_report *gptq, bk_error *err);
 
-/* Initialises block after block on the stream of the blocks before it (decision 23) and takes the evaluation windows
+/* Initialises block after block on the stream of the blocks before it and takes the evaluation windows
  * through; eval NULL: only the hook is wanted. */
 bk_status bk_row_run(const bk_backend *be, const bk_row *row, const bk_samples *eval, bk_row_hook hook, void *user, const bk_watch *watch,
                      bk_ppl *out, bk_error *err) BK_MUST_USE;
@@ -72,7 +72,7 @@ bk_status bk_skip_lists(const bk_run_config *c, int64_t layers, unsigned **out, 
 /* True if initialising this row has to look at activations. */
 bool bk_row_needs_calibration(const bk_block_quant *q, const bk_init_options *init);
 
-/* Perplexity of an open quantized model (decision 17). */
+/* Perplexity of an open quantized model. */
 bk_status bk_lab_quantized_ppl(const bk_lab *lab, const bk_samples *eval, const bk_watch *watch, bk_ppl *out, bk_error *err) BK_MUST_USE;
 
 #endif

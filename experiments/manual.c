@@ -99,14 +99,15 @@ static void put_choices(FILE *to, const char *choices)
 
 static void put_key(FILE *to, const bk_key *k)
 {
+    char initial[128];
+    bk_key_default(k, initial, sizeof initial);
     put_line(to, ".TP\n.B ", k->path);
     put_text(to, k->about);
-    if (k->choices || (k->initial && *k->initial)) fputs(" (", to);
+    if (k->choices || *initial) fputs(" (", to);
     if (k->choices) put_choices(to, k->choices);
-    if (k->choices && k->initial && *k->initial) fputs("; ", to);
-    if (k->initial && *k->initial) fputs("default ", to);
-    if (k->initial) put_text(to, k->initial);
-    if (k->choices || (k->initial && *k->initial)) fputc(')', to);
+    if (k->choices && *initial) fputs("; ", to);
+    put_text(to, initial);
+    if (k->choices || *initial) fputc(')', to);
     fputc('\n', to);
 }
 

@@ -42,8 +42,7 @@ static bk_status parse_choices(outliers_state *s, bk_error *err)
     return BK_OK;
 }
 
-/* The same windows at all stages, so that they can be compared; so where there is a stage with prefix, none of them has a
- * BOS (decision 9). */
+/* The same windows at all stages, so that they can be compared; so where there is a stage with prefix, none of them has a BOS. */
 static bk_status read_samples(outliers_state *s, bk_error *err)
 {
     bool prefixed = s->automatic || s->report.n_prefix > 0;
@@ -208,7 +207,8 @@ int bk_verb_outliers(int argc, char **argv)
         {"--block", BK_OPT_INT, &a.block, "N", "largest ratio at down_raw", 0, 1e6, "the block whose error is measured"},
         {"--scheme", BK_OPT_TEXT, &a.scheme, "S", "W4A4KV4-static", 0, 0, "how it is quantized (brick list schemes)"},
         {"--offq", BK_OPT_FLAG, &a.offq, NULL, NULL, 0, 0, "measure what OffQ would find: how few directions hold the energy, spiky keys"},
-        {"--offq-group", BK_OPT_INT, &a.group, "N", "largest power of two up to 128 that divides", 1, 1e6, "channels of a group of OffQ"},
+        {"--offq-group", BK_OPT_INT, &a.group, "N", "largest power of two up to 128 that divides; below 32: docs/numerics.md, OffQ", 1, 1e6,
+         "channels of a group of OffQ"},
         {"--bos", BK_OPT_TEXT, &a.bos, "auto|none", "auto", 0, 0,
          "one BOS in front of the text if the tokenizer says so and there is no prefix"},
         {"--join", BK_OPT_TEXT, &a.join, "TEXT", NULL, 0, 0, "join lines with this"},

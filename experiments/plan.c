@@ -309,7 +309,8 @@ int bk_verb_plan(int argc, char **argv)
         {"--set", BK_OPT_LIST, &sets, "key=value", NULL, 0, 0, "overrides a key of the config"},
         BK_OPT_PLUGIN,
         {"--model-config", BK_OPT_TEXT, &model, "FILE", "the model's own", 0, 0, "config.json (or a folder with one) to take the shapes from"},
-        {"--out", BK_OPT_TEXT, &out, "DIR", "runs", 0, 0, "run folder, for its free disk; of a sweep: where its points are"},
+        {"--out", BK_OPT_TEXT, &out, "DIR", "runs; of a sweep runs/<name of the file>", 0, 0,
+         "run folder, for its free disk; of a sweep: where its points are"},
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "one JSON object on stdout"},
         {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", "", 0, 0, "YAML file (brick run --help-config), or a sweep"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};

@@ -88,7 +88,7 @@ static bk_status fill(counter *c, bk_plan_set *s, bool prefixed, bool windows, b
     return BK_OK;
 }
 
-/* Fewer than asked is an error when strict (decisions 15, 18). */
+/* Fewer than asked is an error when strict. */
 static bk_status check_strict(const bk_run_config *c, const bk_plan_set *s, bk_error *err)
 {
     if (!c->strict || s->source != BK_COUNTED || s->given >= s->asked) return BK_OK;

@@ -108,7 +108,7 @@ static bk_status timed(bk_run *r, int stage, part_fn fn, bk_error *err)
     return st;
 }
 
-/* A run whose every block fell back ends with exit 4 (decision 15), also when it is asked again. */
+/* A run whose every block fell back ends with exit 4, also when it is asked again. */
 static bk_status say_finished(bk_run *r, bk_error *err)
 {
     char path[BK_RUN_PATH];
@@ -228,7 +228,7 @@ int bk_verb_run(int argc, char **argv)
         {"--json", BK_OPT_FLAG, &json, NULL, NULL, 0, 0, "print summary.json instead of the table"},
         {"CONFIG", BK_OPT_TEXT, &config, "CONFIG", NULL, 0, 0, "YAML file (brick run --help-config)"},
         {NULL, 0, NULL, NULL, NULL, 0, 0, NULL}};
-    const bk_cli cli = {"run", "the whole experiment: load, rotate, find outliers, prefix, initialise, train, evaluate", opts,
+    const bk_cli cli = {"run", "the whole experiment: load, find outlier tokens, rotate, prefix, initialise, train, evaluate", opts,
                         "brick run configs/demo.yaml --out runs/demo\n"
                         "brick run configs/smollm2/w4a4kv4-static.yaml --set seed=3 --set train.epochs=5 --out runs/seed3\n"};
     int code;

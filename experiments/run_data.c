@@ -1,4 +1,4 @@
-/* Texts and samples of a run (decisions 9, 17, 18), and the gate that compares the transformed model with the one in the file (decision 12). */
+/* Texts and samples of a run, and the gate that compares the transformed model with the one in the file (docs/numerics.md, Rotations). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ uint64_t bk_run_detection_seed(const bk_run_config *c)
     return draw_seed(c, DRAW_DETECTION);
 }
 
-/* Says what was drawn; fewer than asked is an error when strict (decisions 15, 18). */
+/* Says what was drawn; fewer than asked is an error when strict. */
 static bk_status report(const bk_run *r, const char *path, const char *what, const bk_samples *s, int64_t asked, bool prefixed, bk_error *err)
 {
     const bk_ledger *l = &s->ledger;

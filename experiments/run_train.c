@@ -66,7 +66,7 @@ typedef struct block_run {
     bk_stream *refresh;
 } block_run;
 
-/* init.refresh: the search again, on the stream of the trained blocks before this one (decision 23). */
+/* init.refresh: the search again, on the stream of the trained blocks before this one. */
 static bk_status refresh(block_run *t, bk_error *err)
 {
     const bk_run_config *c = &t->r->cfg;

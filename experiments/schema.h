@@ -23,22 +23,22 @@
 #define BK_SKIP_ENTRIES 512 /* entries of quant.skip */
 #define BK_KEY_LIMIT 512    /* keys of the table, options of quantizers included */
 
-typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy; /* decision 9 */
+typedef enum { BK_BOS_AUTO, BK_BOS_NONE } bk_bos_policy;
 typedef enum { BK_PREFIX_AUTO, BK_PREFIX_NONE, BK_PREFIX_SEARCH, BK_PREFIX_GIVEN } bk_prefix_mode;
-typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos; /* decision 8 */
+typedef enum { BK_PREFIX_BOS_LAST, BK_PREFIX_BOS_NONE } bk_prefix_bos;
 typedef enum { BK_INIT_MINMAX, BK_INIT_GPTQ } bk_init_from;
 /* What R1 is, and what is fitted for it. */
 typedef enum { BK_BASIS_HADAMARD, BK_BASIS_OFFQ, BK_BASIS_SPINQUANT, BK_BASIS_DFROT, BK_BASIS_DARTQUANT, BK_BASIS_KURTAIL, BK_BASIS_COUNT } bk_basis;
 typedef enum { BK_SPIN_WEIGHTS_AUTO, BK_SPIN_WEIGHTS_FULL, BK_SPIN_WEIGHTS_ROUNDED } bk_spin_weights;
 typedef enum { BK_SCALES_NONE, BK_SCALES_SMOOTHQUANT, BK_SCALES_AWQ } bk_scales;
-typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule; /* decision 6 */
-typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind; /* decision 16 */
-typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;                     /* decision 14 */
+typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule;
+typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind;
+typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;
 typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL, BK_TARGETS_SHARED } bk_targets_kept;
 enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
 
 /* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first
- * windows, decision 18), statistics that of calibration. evaluation.samples = the key `windows`, -1 = all. */
+ * windows), statistics that of calibration. evaluation.samples = the key `windows`, -1 = all. */
 typedef struct bk_data_config {
     char text[BK_PATH_SIZE];
     int64_t samples, seqlen;
@@ -63,14 +63,14 @@ typedef struct bk_run_config {
     int64_t seed;
     int64_t threads; /* 0 = all */
     char backend[BK_NAME_SIZE];
-    bool strict;                  /* every fallback is an error (decision 15) */
-    double equivalence_tolerance; /* of the logits, relative to their range (decision 12) */
+    bool strict;                  /* every fallback is an error */
+    double equivalence_tolerance; /* of the logits, relative to their range */
     struct {
         bk_data_config detection, calibration, statistics, training, evaluation;
         int64_t validation; /* samples after the training ones */
         int bos;            /* bk_bos_policy */
         bool strip_bos, parse_special;
-        char join[BK_WORD_SIZE]; /* empty: the bytes as they are (decision 17) */
+        char join[BK_WORD_SIZE]; /* empty: the bytes as they are */
     } data;
     struct {
         bool r1, r2, r3, r4, fold_v_bias, r2_per_head;
@@ -159,7 +159,7 @@ typedef struct bk_key {
     const char *path; /* "train.epochs" */
     bk_key_type type;
     size_t offset;
-    const char *initial; /* the default, as it would be written in a config */
+    const char *initial; /* the default, as it would be written in a config; NULL: the scheme's. What a method sets goes over it */
     double min, max;
     const char *choices; /* "a|b|c" or NULL */
     const char *about;   /* one line: meaning and unit */
@@ -224,6 +224,8 @@ bk_status bk_config_digest_keys(const bk_run_config *c, const char *const *prefi
 /* Every key with type, default and meaning; and one. */
 void bk_run_config_help(FILE *to);
 void bk_key_help(FILE *to, int indent, const bk_key *k);
+/* "default 64", "default: the scheme's", "default: the method's; prefixquant 20", or "" where there is none. */
+void bk_key_default(const bk_key *k, char *to, size_t size);
 /* "file:line:column", "--set", "OMP_NUM_THREADS" or "method rtn": where the value of a key came from. */
 void bk_run_config_place(const bk_run_config *c, const char *key, char *to, size_t size);
 

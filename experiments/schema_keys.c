@@ -32,7 +32,8 @@ static const char backends[] =
      "symmetric step: 2 max / (2^bits - 1), or max / (2^(bits-1) - 1)"},                                                     \
     {"quant." #f ".granularity", BK_KEY_ENUM, AT(quant.f.granularity), NULL, 0, 0, GRAINS, "what shares a step"},            \
     {"quant." #f ".group", BK_KEY_INT_OR, AT(quant.f.group), NULL, 0, MILLION, "auto",                                      \
-     "numbers per group; 0 without groups; auto: a head at o_in, else the largest power of two up to 128 that divides"},    \
+     "numbers per group; 0 without groups; auto: a head at o_in, else the largest power of two up to 128 that divides "     \
+     "(below 32: docs/numerics.md, OffQ)"},                                                                                 \
     {"quant." #f ".clip", BK_KEY_BOOL, AT(quant.f.clip), NULL, 0, 0, NULL, "dynamic: learned clipping factors"},             \
     {"quant." #f, BK_KEY_REAL, AT(quant.f), NULL, 0, 0, NULL, NULL} /* the options of quantizers: bk_keys_complete */
 
@@ -49,7 +50,7 @@ _Static_assert(sizeof(bk_granularity) == sizeof(int) && sizeof(bk_offq_keys) == 
 _Static_assert(sizeof((bk_qspec *)0)->quantizer == BK_NAME_SIZE, "BK_KEY_NAME");
 
 static const bk_key fixed[] = {
-    {"model", BK_KEY_PATH, AT(model), "", 0, 0, NULL, "GGUF file, Hugging Face folder, or model/ folder of a run"},
+    {"model", BK_KEY_PATH, AT(model), "", 0, 0, NULL, "GGUF file (what it holds is dequantized) or Hugging Face folder in full precision"},
     {"method", BK_KEY_NAME, AT(method), "prefixquant", 0, 0, methods + 1,
      "a named set of defaults (brick list methods)"},
     {"scheme", BK_KEY_WORD, AT(scheme), NULL, 0, 0, NULL, "W<b>A<b>[KV<b>]-static|dynamic[-asym][-g<G>|-gauto] or W<b>A16[-g<G>] (brick list schemes)"},
@@ -92,13 +93,13 @@ static const bk_key fixed[] = {
 
     {"rotation.r1", BK_KEY_BOOL, AT(rotation.r1), "true", 0, 0, NULL, "residual stream"},
     {"rotation.r2", BK_KEY_BOOL, AT(rotation.r2), "true", 0, 0, NULL, "values, per head"},
-    {"rotation.r3", BK_KEY_BOOL, AT(rotation.r3), "true", 0, 0, NULL, "queries and keys after RoPE, online"},
-    {"rotation.r4", BK_KEY_BOOL, AT(rotation.r4), "true", 0, 0, NULL, "input of down, online"},
+    {"rotation.r3", BK_KEY_BOOL, AT(rotation.r3), "true", 0, 0, NULL, "queries and keys after RoPE, online; schemes W<b>A16: off"},
+    {"rotation.r4", BK_KEY_BOOL, AT(rotation.r4), "true", 0, 0, NULL, "input of down, online; schemes W<b>A16: off"},
     {"rotation.basis", BK_KEY_ENUM, AT(rotation.basis), "hadamard", 0, 0, "hadamard|offq|spinquant|dfrot|dartquant|kurtail",
      "what r1 is: a random-sign Hadamard, or fitted to data.statistics"},
     {"rotation.r2_per_head", BK_KEY_BOOL, AT(rotation.r2_per_head), "false", 0, 0, NULL, "r2 with signs of its own for each block and key/value head"},
     {"rotation.r4_group", BK_KEY_INT_OR, AT(rotation.r4_group), "0", 0, MILLION, "auto",
-     "r4 in groups of so many channels; 0: one for all; auto: the largest power of two up to 128 that divides"},
+     "r4 in groups of so many channels; 0: one for all; auto: the largest power of two up to 128 that divides (below 32: docs/numerics.md, OffQ)"},
     {"rotation.fold_v_bias", BK_KEY_BOOL, AT(rotation.fold_v_bias), "false", 0, 0, NULL, "move the bias of v into that of o"},
 
     {"scales.from", BK_KEY_ENUM, AT(scales.from), "none", 0, 0, "none|smoothquant|awq",
@@ -144,10 +145,10 @@ static const bk_key fixed[] = {
      "learning rate of rounding decisions and offsets; 0 = 1e-3 (adaround), or 1 / steps falling to 0 (signround)"},
     {"train.norms", BK_KEY_BOOL, AT(train.norms), "false", 0, 0, NULL, "train the gains of the two norms, at the rate of weights"},
     {"train.lr_min_factor", BK_KEY_REAL, AT(train.lr_min_factor), "10", 1, 1e9, NULL, "the cosine ends at the rate divided by this"},
-    {"train.beta1", BK_KEY_REAL, AT(train.beta1), "0.9", 0, 0.999999, NULL, "AdamW"},
-    {"train.beta2", BK_KEY_REAL, AT(train.beta2), "0.999", 0, 0.999999, NULL, "AdamW"},
-    {"train.eps", BK_KEY_REAL, AT(train.eps), "1e-8", 1e-30, 1, NULL, "AdamW"},
-    {"train.weight_decay", BK_KEY_REAL, AT(train.weight_decay), "0", 0, 1, NULL, "AdamW"},
+    {"train.beta1", BK_KEY_REAL, AT(train.beta1), "0.9", 0, 0.999999, NULL, "AdamW: share of the mean gradient that a step keeps"},
+    {"train.beta2", BK_KEY_REAL, AT(train.beta2), "0.999", 0, 0.999999, NULL, "AdamW: share of the mean squared gradient that a step keeps"},
+    {"train.eps", BK_KEY_REAL, AT(train.eps), "1e-8", 1e-30, 1, NULL, "AdamW: added to the root that a step is divided by"},
+    {"train.weight_decay", BK_KEY_REAL, AT(train.weight_decay), "0", 0, 1, NULL, "AdamW: share of a value that a step takes off, times the rate"},
     {"train.clip_grad", BK_KEY_REAL, AT(train.clip_grad), "0", 0, 1e9, NULL, "largest norm of the gradient; 0 = off"},
     {"train.shuffle", BK_KEY_BOOL, AT(train.shuffle), "false", 0, 0, NULL, "another order of windows in every epoch"},
     {"train.loss", BK_KEY_ENUM, AT(train.loss), "mse", 0, 0, "mse|skip_mse|clamp_mse|normalized_mse|cosine", "between block outputs"},
@@ -173,7 +174,7 @@ static const bk_key fixed[] = {
     {"offq.spikiness", BK_KEY_REAL, AT(offq.spikiness), "4", 1, 1e9, NULL, "auto: median of max|k| sqrt(d) / |k| from which on keys are spiky"},
     {"offq.group", BK_KEY_INT, AT(offq.group), "0", 0, MILLION, NULL, "channels of a group; 0: those of quant.activation.group"},
 
-    {"spin.steps", BK_KEY_INT, AT(spin.steps), "100", 1, MILLION, NULL, "of Cayley SGD"},
+    {"spin.steps", BK_KEY_INT, AT(spin.steps), "100", 1, MILLION, NULL, "steps of Cayley SGD that learn r1"},
     {"spin.batch", BK_KEY_INT, AT(spin.batch), "8", 1, MILLION, NULL, "windows a step"},
     {"spin.seqlen", BK_KEY_INT, AT(spin_seqlen), "0", 0, MILLION, NULL, "tokens of these windows, which data.statistics are cut into; 0: as they are"},
     {"spin.lr", BK_KEY_REAL, AT(spin.lr), "1.5", 0, 1e3, NULL, "learning rate, cosine to 0"},
@@ -184,12 +185,12 @@ static const bk_key fixed[] = {
     {"spin.r2", BK_KEY_BOOL, AT(spin.r2), "false", 0, 0, NULL, "learn r2 of each block too"},
 
     {"norm_rotation.rows", BK_KEY_INT, AT(norm_rotation.rows), "256", 1, MILLION, NULL, "dfrot, dartquant, kurtail: tokens sampled from each norm"},
-    {"norm_rotation.rounds", BK_KEY_INT, AT(norm_rotation.dfrot.rounds), "100", 1, MILLION, NULL, "dfrot"},
+    {"norm_rotation.rounds", BK_KEY_INT, AT(norm_rotation.dfrot.rounds), "100", 1, MILLION, NULL, "dfrot: turns of codes and rotation"},
     {"norm_rotation.massive_weight", BK_KEY_REAL, AT(norm_rotation.dfrot.massive_weight), "100", 1e-9, 1e9, NULL, "dfrot: weight of massive tokens"},
-    {"norm_rotation.epochs", BK_KEY_INT, AT(norm_rotation.spread.epochs), "10", 1, MILLION, NULL, "dartquant, kurtail"},
+    {"norm_rotation.epochs", BK_KEY_INT, AT(norm_rotation.spread.epochs), "10", 1, MILLION, NULL, "dartquant, kurtail: passes over the rows"},
     {"norm_rotation.batch", BK_KEY_INT, AT(norm_rotation.spread.batch), "64", 1, MILLION, NULL, "dartquant, kurtail: tokens of a step"},
-    {"norm_rotation.lr", BK_KEY_REAL, AT(norm_rotation.spread.lr), "1e-3", 0, 1e3, NULL, "dartquant, kurtail"},
-    {"norm_rotation.momentum", BK_KEY_REAL, AT(norm_rotation.spread.momentum), "0.9", 0, 0.999999, NULL, "dartquant, kurtail"},
+    {"norm_rotation.lr", BK_KEY_REAL, AT(norm_rotation.spread.lr), "1e-3", 0, 1e3, NULL, "dartquant, kurtail: learning rate of SGD, constant"},
+    {"norm_rotation.momentum", BK_KEY_REAL, AT(norm_rotation.spread.momentum), "0.9", 0, 0.999999, NULL, "dartquant, kurtail: momentum of SGD"},
 
     {"store.keep", BK_KEY_ENUM, AT(store.keep), "rolling", 0, 0, "rolling|all|shared",
      "targets: what the next block needs, all, or the full-precision ones as a stage of all runs"},

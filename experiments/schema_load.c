@@ -240,10 +240,8 @@ static const assignment *last_of(const loader *l, const char *path)
 
 static bool method_sets(const bk_method *m, const char *path)
 {
-    size_t n = strlen(path);
-    for (const char *const *s = bk_method_base; *s; s++)
-        if (strncmp(*s, path, n) == 0 && (*s)[n] == '=') return true;
-    return (m->weights && strcmp(path, "quant.weight.quantizer") == 0) || (m->activations && strcmp(path, "quant.activation.quantizer") == 0);
+    return bk_method_value(m, path) || (m->weights && strcmp(path, "quant.weight.quantizer") == 0) ||
+           (m->activations && strcmp(path, "quant.activation.quantizer") == 0);
 }
 
 /* The scheme says how, the method by which quantizer; what a scheme leaves at 16 bits stays so. */

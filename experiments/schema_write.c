@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "experiments/schema_priv.h"
+#include "experiments/scheme.h"
 #include "quant/plugin.h"
 
 /* A value as text, malloc'd; NULL when memory is out. */
@@ -147,17 +148,25 @@ static void print_type(FILE *to, const bk_key *k)
     }
 }
 
+/* What a method sets has no default of its own: that of the usual method is told. */
+void bk_key_default(const bk_key *k, char *to, size_t size)
+{
+    const bk_method *usual = bk_method_find(bk_keys[bk_key_find("method")].initial);
+    const char *value = strcmp(k->path, "scheme") == 0 ? usual->scheme : bk_method_value(usual, k->path);
+    to[0] = 0;
+    if (value) snprintf(to, size, "default: the method's; %s %s", usual->name, value);
+    else if (!k->initial) snprintf(to, size, "default: the scheme's");
+    else if (*k->initial) snprintf(to, size, "default %s", k->initial);
+}
+
 void bk_key_help(FILE *to, int indent, const bk_key *k)
 {
+    char initial[128];
+    bk_key_default(k, initial, sizeof initial);
     fprintf(to, "%*s%s: ", indent, "", k->path);
     print_type(to, k);
-    if (!k->initial)
-        fprintf(to, " (default: the %s's)\n", strcmp(k->path, "scheme") == 0 ? "method" : "scheme");
-    else if (*k->initial)
-        fprintf(to, " (default %s)\n", k->initial);
-    else
-        fputc('\n', to);
-    fprintf(to, "%*s%s\n", indent + 4, "", k->about);
+    if (*initial) fprintf(to, " (%s)", initial);
+    fprintf(to, "\n%*s%s\n", indent + 4, "", k->about);
 }
 
 void bk_run_config_help(FILE *to)

@@ -34,6 +34,20 @@ const bk_method *bk_method_find(const char *name)
     return NULL;
 }
 
+static const char *value_in(const char *const *settings, const char *path)
+{
+    size_t n = strlen(path);
+    for (; *settings; settings++)
+        if (strncmp(*settings, path, n) == 0 && (*settings)[n] == '=') return *settings + n + 1;
+    return NULL;
+}
+
+const char *bk_method_value(const bk_method *m, const char *path)
+{
+    const char *own = value_in(m->settings, path);
+    return own ? own : value_in(bk_method_base, path);
+}
+
 #define GRAMMAR                                                                                                                      \
     "a scheme is W<bits>A<bits>[KV<bits>]-static|dynamic[-asym], with -g<size>|-gauto behind -dynamic[-asym], or W<bits>A16[-g<size>], as "  \
     "W4A4KV4-static or W3A16-g128"
@@ -168,7 +182,7 @@ static void describe(FILE *to, const char *name, const bk_qspec *q)
     fprintf(to, "%s %d bit %s %s per %s%s", name, q->bits, q->symmetric ? "symmetric" : "asymmetric", q->quantizer,
             token_too ? "token and " : "", bk_granularity_name[q->granularity]);
     if (q->group > 0) fprintf(to, " of %lld", (long long)q->group);
-    if (q->group == BK_GROUP_AUTO) fputs(" of up to 128", to);
+    if (q->group == BK_GROUP_AUTO) fputs(" of up to 128 (below 32: docs/numerics.md, OffQ)", to);
     if (q->clip) fputs(" with clipping factors", to);
 }
 
@@ -183,7 +197,7 @@ void bk_scheme_describe(const bk_scheme *s, char *to, size_t size)
     describe(f, "; activation", &s->activation);
     describe(f, "; key", &s->key);
     describe(f, "; value", &s->value);
-    if (s->weight_only) fputs("; rotations R1 and R2 only", f);
+    if (s->weight_only) fputs("; R3 and R4 off", f);
     fclose(f);
     to[size - 1] = 0;
 }

@@ -1,4 +1,4 @@
-/* Scheme strings (decision 20) and methods: short names for sets of config values. */
+/* Scheme strings and methods: short names for sets of config values. */
 #ifndef BK_SCHEME_H
 #define BK_SCHEME_H
 
@@ -7,7 +7,7 @@
 /* What a scheme string says. The rule of the weight's step is the method's, not the scheme's. */
 typedef struct bk_scheme {
     bk_qspec weight, activation, key, value;
-    bool weight_only; /* A16: R1 and R2 only */
+    bool weight_only; /* A16: R3 and R4 off */
 } bk_scheme;
 
 /* W<b>A<b>[KV<b>]-static|dynamic[-asym], -dynamic[-asym]-g<G>|-gauto (activations in groups), W<b>A16[-g<G>]. BK_EINVAL says which part is wrong. */
@@ -24,6 +24,8 @@ typedef struct bk_method {
 } bk_method;
 
 extern const char *const bk_method_base[]; /* the same for all, NULL at the end */
+/* What m sets a key of bk_method_base to; NULL for other keys. */
+const char *bk_method_value(const bk_method *m, const char *path);
 
 extern const bk_method bk_methods[];
 extern const int bk_method_count;

@@ -1,5 +1,4 @@
-/* Texts and samples: windows of token ids, with a ledger that says what was asked, kept and dropped (decisions 9, 17,
- * 18). */
+/* Texts and samples: windows of token ids, with a ledger that says what was asked, kept and dropped. */
 #ifndef BK_TEXT_H
 #define BK_TEXT_H
 
@@ -49,7 +48,7 @@ void bk_text_free(bk_text *t);
  * all. BK_EINVAL if there is not one. */
 bk_status bk_samples_windows(const bk_text *t, int64_t seqlen, int64_t windows, bk_samples *out, bk_error *err) BK_MUST_USE;
 
-/* Training samples: non-overlapping windows inside documents at seeded offsets, in seeded order (decision 18); `skip`
+/* Training samples: non-overlapping windows inside documents at seeded offsets, in seeded order; `skip`
  * leaves the first `skip` samples of that order out, so that validation (skip = number of training samples) is disjoint
  * from training. Fewer than asked is no error here (the ledger tells), none is BK_EINVAL. Same (text, seqlen, seed)
  * gives the same order whatever n and skip. */

@@ -1,6 +1,6 @@
 /* A step (and zero point) per row and group from its own range: symmetric s = 2 gamma max|x| / Q; asymmetric s = (gamma max - beta min) / Q,
  * z = -rne(beta min / s); then as fakequant.  Gradients also run through max and min, shared evenly among ties; z is a constant.
- * Source: PrefixQuant O1 (arXiv 2410.05265, sec. 4); degenerate ranges by decision 5 (bk_dynquant_fwd_args). */
+ * Source: PrefixQuant O1 (arXiv 2410.05265, sec. 4); degenerate ranges: bk_dynquant_fwd_args. */
 #include "ops/ops.h"
 
 enum { X, GAMMA, BETA };

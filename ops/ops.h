@@ -74,7 +74,7 @@ bk_tensor *bk_fakequant(bk_ctx *ctx, bk_tensor *x, bk_tensor *s, bk_tensor *z, c
 bk_tensor *bk_fakequant_rounded(bk_ctx *ctx, bk_tensor *x, bk_tensor *s, bk_tensor *z, bk_tensor *v, const bk_fakequant_attr *attr);
 
 /* Fake-quantization with a range per row and group, scaled by gamma [1] (maximum) and beta [1] (minimum), NULL = 1 (bk_dynquant_fwd_args;
- * decisions 3, 5, 22).  x [..., C].  Gradients: x (through max and min), gamma, beta.  Saves nothing. */
+ * docs/numerics.md).  x [..., C].  Gradients: x (through max and min), gamma, beta.  Saves nothing. */
 typedef struct bk_dynquant_attr {
     int64_t group;
     int symmetric, qmin, qmax;

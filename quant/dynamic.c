@@ -1,5 +1,5 @@
 /* Dynamic quantizer of activations: a step per token, or per token and head or group, from that token's own range, scaled by trained clipping
- * factors gamma (maximum) and, asymmetric, beta (minimum).  Source: PrefixQuant O1 (arXiv 2410.05265, sec. 4); decisions 3, 5, 20, 22. */
+ * factors gamma (maximum) and, asymmetric, beta (minimum).  Source: PrefixQuant O1 (arXiv 2410.05265, sec. 4); docs/numerics.md. */
 #include <stdio.h>
 
 #include "ops/ops.h"
@@ -28,7 +28,7 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
                        (long long)shape->cols);
     *q = (dynamic){.attr = {.group = group, .symmetric = spec->symmetric, .bounded = !spec->symmetric && spec->option[0] != 0}, .clip = spec->clip};
     bk_code_range(spec->bits, spec->symmetric, &q->attr.qmin, &q->attr.qmax);
-    if (spec->symmetric && spec->restricted) q->attr.qmin = -q->attr.qmax; /* s = 2 m / (qmax - qmin) is then m / qmax (decision 2) */
+    if (spec->symmetric && spec->restricted) q->attr.qmin = -q->attr.qmax; /* s = 2 m / (qmax - qmin) is then m / qmax */
     return BK_OK;
 }
 
@@ -57,7 +57,7 @@ static bool needs_range(const void *st)
     return false;
 }
 
-/* The factors of the grid are the clipping factors themselves; gamma and beta move together (decision 7). */
+/* The factors of the grid are the clipping factors themselves; gamma and beta move together. */
 static bk_status factors(bk_ctx *ctx, void *st, const float *factor)
 {
     dynamic *q = st;

@@ -27,7 +27,7 @@ typedef struct bk_qspec {
     char quantizer[16]; /* a name of quantizers.def */
     int bits;           /* 2 .. 8; 16 = not quantized */
     bool symmetric;
-    bool restricted;    /* step: restricted, s = max / (2^(N-1) - 1), instead of full, 2 max / (2^N - 1) (decision 2) */
+    bool restricted;    /* step: restricted, s = max / (2^(N-1) - 1), instead of full, 2 max / (2^N - 1) */
     bool clip;          /* dynamic: learnable gamma (and beta when asymmetric) */
     bk_granularity granularity;
     int64_t group;      /* for BK_PER_GROUP; BK_GROUP_AUTO: head_dim where there are heads, else bk_group_size of the columns */

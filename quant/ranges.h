@@ -1,7 +1,7 @@
 /* Steps of weights made of a range and trained factors of its two ends: what `lwc` and `signround` have in common.
  * With Q = 2^N - 1, the range lo .. hi of a unit and the factors a, b of its ends:
- *   symmetric   s = a s0, s0 the step of the whole range (decisions 2, 22)
- *   asymmetric  s = (a hi - b lo) / Q,  z = -b lo / s, which the fake-quantizer rounds (decision 3)
+ *   symmetric   s = a s0, s0 the step of the whole range (docs/numerics.md, Rounding and codes)
+ *   asymmetric  s = (a hi - b lo) / Q,  z = -b lo / s, which the fake-quantizer rounds
  * The range is that of the weight at initialisation; a unit of zeros has the step a. */
 #ifndef BK_RANGES_H
 #define BK_RANGES_H

@@ -1,4 +1,4 @@
-/* The grid of decision 7, unit by unit: factors of the initial step 1.0 .. 0.4 by 0.1, then 0.05 and 0.025 on both sides of the best so far.
+/* The grid search of steps, unit by unit: factors of the initial step 1.0 .. 0.4 by 0.1, then 0.05 and 0.025 on both sides of the best so far.
  * The caller evaluates; the grid says which factors, and keeps the best. Non-finite errors count as infinity; ties keep the larger factor. */
 #ifndef BK_SEARCH_H
 #define BK_SEARCH_H

@@ -15,11 +15,11 @@ typedef struct bk_steps {
     bk_tensor *base;     /* the steps of init, which factors multiply: parameter "<prefix>.base", not trained, not exported */
 } bk_steps;
 
-/* Codes of N bits (decisions 2, 3): symmetric -2^(N-1) .. 2^(N-1)-1, asymmetric 0 .. 2^N-1. */
+/* Codes of N bits: symmetric -2^(N-1) .. 2^(N-1)-1, asymmetric 0 .. 2^N-1. */
 void bk_code_range(int bits, bool symmetric, int *qmin, int *qmax);
 /* A zero point as readers of a file take it: whole, and kept in the codes 0 .. 2^N-1. */
 float bk_whole_zero(float zero, int bits);
-/* Step (and zero point) of a range lo..hi by decisions 2, 3, 4 and 22. z is 0 when symmetric. */
+/* Step (and zero point) of a range lo..hi (docs/numerics.md, Rounding and codes). z is 0 when symmetric. */
 void bk_step_of_range(int bits, bool symmetric, bool restricted, float lo, float hi, float *s, float *z);
 
 bk_status bk_steps_setup(bk_steps *q, const bk_qspec *spec, const bk_qshape *shape, int64_t group, bk_error *err) BK_MUST_USE;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that need data beside the project (large texts, models, contracts): SHARED=folder, default ../shared. Nothing without it.
-# Runs tests/shared/*.sh (SHARED and BRICK set) and the folder's own checks/contracts.sh. SHARED_SECONDS: limit of each (300).
+# Optional checks with data of your own (large texts, models): SHARED=folder, default ../shared. Without such a folder there is nothing to do.
+# Runs tests/shared/*.sh (SHARED and BRICK set) and, if the folder has it, its checks/contracts.sh. SHARED_SECONDS: limit of each (300).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

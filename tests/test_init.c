@@ -1,4 +1,4 @@
-/* Initialisation of a block: measured ranges, and a search whose choices are compared with the objectives of decision 7 computed here by hand. */
+/* Initialisation of a block: measured ranges, and a search whose choices are compared with its objectives computed here by hand. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -306,7 +306,7 @@ static double key_objective(env *e, int site, int64_t unit, float step, float ze
     return sum;
 }
 
-/* The best of the grid of decision 7 for one unit. */
+/* The best of the grid for one unit. */
 static double grid_best(env *e, objective f, int place, int64_t unit, float base, float zero, double *at_one)
 {
     float best = 1;

@@ -477,7 +477,7 @@ START_TEST(products_quotients_signs_and_bounds)
 }
 END_TEST
 
-/* +m and -m lie on the half: qmax and qmin (decision 22). */
+/* +m and -m lie on the half: qmax and qmin (docs/numerics.md, Rounding and codes). */
 START_TEST(extremes_of_a_symmetric_range)
 {
     const double m = 0.7, x[4] = {m, -m, 0, m / 3};

@@ -1,4 +1,4 @@
-/* Zeros, constants, extremes and scales, for every registered quantizer (decisions 2 to 5 and 22). */
+/* Zeros, constants, extremes and scales, for every registered quantizer (docs/numerics.md, Rounding and codes). */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -183,7 +183,7 @@ START_TEST(constant_tokens_are_reproduced)
 }
 END_TEST
 
-/* Decision 22: +m takes the code qmax and -m the code qmin, whatever m; decision 2: a restricted step reproduces both. */
+/* +m takes the code qmax and -m the code qmin, whatever m; a restricted step reproduces both. */
 static void extremes(const bk_backend *be, const law_use *u)
 {
     if (!u->spec.symmetric || be->dtype != BK_F32) return;

@@ -461,6 +461,36 @@ START_TEST(help_names_every_key)
 }
 END_TEST
 
+static void default_is(const char *path, const char *want)
+{
+    char text[128];
+    bk_key_default(&bk_keys[bk_key_find(path)], text, sizeof text);
+    ck_assert_str_eq(text, want);
+}
+
+START_TEST(help_says_whose_a_default_is)
+{
+    default_is("train.epochs", "default: the method's; prefixquant 20");
+    default_is("rotation.r4", "default: the method's; prefixquant true");
+    default_is("quant.weight.step", "default: the method's; prefixquant full");
+    default_is("scheme", "default: the method's; prefixquant W4A4KV4-static");
+    default_is("quant.weight.bits", "default: the scheme's");
+    default_is("prefix.threshold", "default 64");
+    default_is("data.training.text", "");
+}
+END_TEST
+
+/* Nobody sees them, since a method sets these keys anew. */
+START_TEST(the_table_has_the_values_of_the_usual_method)
+{
+    const bk_method *usual = bk_method_find(bk_keys[bk_key_find("method")].initial);
+    for (int i = 0; i < bk_key_count; i++) {
+        const char *value = bk_method_value(usual, bk_keys[i].path);
+        if (value) ck_assert_msg(strcmp(value, bk_keys[i].initial) == 0, "%s: %s, not %s", bk_keys[i].path, bk_keys[i].initial, value);
+    }
+}
+END_TEST
+
 #define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
 int main(void)
@@ -495,6 +525,8 @@ int main(void)
     tcase_add_test(t, every_config_of_the_project_loads);
     tcase_add_test(t, every_method_is_a_choice_and_sets_known_keys);
     tcase_add_test(t, help_names_every_key);
+    tcase_add_test(t, help_says_whose_a_default_is);
+    tcase_add_test(t, the_table_has_the_values_of_the_usual_method);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

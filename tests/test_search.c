@@ -1,4 +1,4 @@
-/* The grid of decision 7: which factors it visits, and what it keeps. */
+/* The grid search of steps: which factors it visits, and what it keeps. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The pages against the tree: links lead somewhere, C code in the worked examples stands in examples/ or tests/, docs/ops.md is up to date.
+# The pages against the tree: links lead to files and headings, C code in the worked examples stands in examples/ or tests/, docs/ops.md is up to date.
 # Usage: tools/check_docs.sh        prints what is wrong, exit 1 if anything is
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,10 +10,21 @@ wrong() {
     failed=1
 }
 
-for page in README.md docs/*.md; do
+# The headings of a page as GitHub names them in links.
+anchors() {
+    awk '/^ *```/ { inside = !inside } !inside && /^#+ / { sub(/^#+ /, ""); print }' "$1" |
+        sed -E 's/\]\([^)]*\)//g' | tr '[:upper:]' '[:lower:]' | sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
+for page in README.md docs/*.md docs/studies/*.md; do
     while read -r link; do
-        case $link in *://* | '#'*) continue ;; esac
-        [ -e "$(dirname "$page")/${link%%#*}" ] || wrong "$page: the link to $link leads nowhere"
+        case $link in *://*) continue ;; esac
+        target=$page
+        case $link in [!#]*) target=$(dirname "$page")/${link%%#*} ;; esac
+        if [ ! -e "$target" ]; then
+            wrong "$page: the link to $link leads nowhere"
+        elif [[ $link == *.md#* || $link == '#'* ]]; then
+            anchors "$target" | grep -xF -e "${link#*#}" >/dev/null || wrong "$page: $target has no heading for $link"
+        fi
     done < <(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//')
 done
 

@@ -1,4 +1,4 @@
-/* The fake-quantization formulas of one element and of one (row, group), in f32; see backends/kernels.h and spec decisions 1, 3, 5, 22.
+/* The fake-quantization formulas of one element and of one (row, group), in f32; see backends/kernels.h and docs/numerics.md.
  *
  * A value's position on the grid is v; its rounded position n = rne(v) lies in the mask if lo <= n <= hi; its code without the zero point
  * is q = clamp(n, lo, hi), and its reconstruction q s. */
@@ -13,7 +13,7 @@ BK_SCALAR float bk_quant_level(float v, float lo, float hi) { return bk_clamp(bk
 /* A code as an integer; that of a broken value is 0: converting a NaN is undefined. */
 BK_SCALAR int32_t bk_quant_code(float c) { return (int32_t)(c == c ? c : 0.0f); }
 
-/* s = 2 m / Q puts the largest magnitude on a half step; lowered by ulps until it lies on or above it, whatever the rounding (decision 22). */
+/* s = 2 m / Q puts the largest magnitude on a half step; lowered by ulps until it lies on or above it, whatever the rounding. */
 BK_SCALAR float bk_quant_full_step(float m, int bits)
 {
     float half = (float)((1 << bits) - 1) / 2, s = m / half;
@@ -21,7 +21,7 @@ BK_SCALAR float bk_quant_full_step(float m, int bits)
     return s;
 }
 
-/* Step and zero point (0 when symmetric) of the range lo..hi by decisions 2, 3, 4 and 22. */
+/* Step and zero point (0 when symmetric) of the range lo..hi (docs/numerics.md, Rounding and codes). */
 BK_SCALAR void bk_quant_step(int bits, int symmetric, int restricted, float lo, float hi, float *s, float *z)
 {
     float levels = (float)((1 << bits) - 1);
