@@ -35,7 +35,7 @@ typedef enum { BK_RANGE_MAX, BK_RANGE_EMA } bk_range_rule;
 typedef enum { BK_TARGET_FP, BK_TARGET_QUANT, BK_TARGET_BOTH } bk_target_kind;
 typedef enum { BK_KEEP_BEST, BK_KEEP_LAST } bk_epoch_kept;
 typedef enum { BK_TARGETS_ROLLING, BK_TARGETS_ALL, BK_TARGETS_SHARED } bk_targets_kept;
-enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate` */
+enum { BK_EVALUATE_PPL = 1, BK_EVALUATE_ABLATION = 2 }; /* flags of `evaluate`; the model of the file and the result are always evaluated */
 
 /* A text and the windows taken from it. An empty text: detection and calibration use the training text (calibration then its first
  * windows), statistics that of calibration. evaluation.samples = the key `windows`, -1 = all. */

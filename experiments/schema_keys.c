@@ -198,7 +198,7 @@ static const bk_key fixed[] = {
     {"store.overflow", BK_KEY_ENUM, AT(store.overflow), "warn", 0, 0, "warn|f32|error",
      "a value beyond 65504 in f16: saturate and warn, store f32, or stop"},
     {"store.compression", BK_KEY_ENUM, AT(store.compression), "none", 0, 0, "none|gzip", "of targets in HDF5"},
-    {"evaluate", BK_KEY_FLAGS, AT(evaluate), "[ppl]", 0, 0, "ppl|ablation", "list: perplexity, the table of the ablation"},
+    {"evaluate", BK_KEY_FLAGS, AT(evaluate), "[ppl]", 0, 0, "ppl|ablation", "list: the prefix and the initialised model too, the table of the ablation; [] = the model as it is and the result alone"},
 };
 enum { FIXED = sizeof fixed / sizeof fixed[0] };
 _Static_assert(FIXED <= BK_KEY_LIMIT, "BK_KEY_LIMIT is too small");

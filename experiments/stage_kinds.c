@@ -109,6 +109,12 @@ static bool with_targets(const bk_run_config *c)
     return c->train.epochs > 0 && c->store.keep == BK_TARGETS_SHARED;
 }
 
+/* Of `evaluate: []` nothing is left but the first and the last row. */
+static bool with_rows(const bk_run_config *c)
+{
+    return c->evaluate != 0;
+}
+
 static bool with_prefix(const bk_run_config *c)
 {
     return c->prefix.mode != BK_PREFIX_NONE;
@@ -117,6 +123,11 @@ static bool with_prefix(const bk_run_config *c)
 static bool with_ablation(const bk_run_config *c)
 {
     return c->evaluate & BK_EVALUATE_ABLATION;
+}
+
+static bool with_prefix_row(const bk_run_config *c)
+{
+    return with_rows(c) && with_prefix(c);
 }
 
 static bool with_no_prefix(const bk_run_config *c)
@@ -142,7 +153,7 @@ static const struct {
     [BK_STAGE_TARGETS] = {"targets", targets_keys, with_targets, BK_STAGE_TRAINING, BK_STAGE_PREFIX, true, true},
     [BK_STAGE_ROW_FP] = {"row-fp", fp_keys, always, BK_STAGE_EVALUATION, NONE, false, false},
     [BK_STAGE_ROW_PREFIX] =
-        {"row-fp-prefix", prefix_keys, with_prefix, BK_STAGE_EVALUATION, BK_STAGE_PREFIX, true, true},
+        {"row-fp-prefix", prefix_keys, with_prefix_row, BK_STAGE_EVALUATION, BK_STAGE_PREFIX, true, true},
     [BK_STAGE_ROW_RTN] = {"row-rtn", rtn_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false, false},
     [BK_STAGE_ROW_ROTATION] = {"row-rotation", rotation_keys, with_ablation, BK_STAGE_EVALUATION, NONE, false, true},
     [BK_STAGE_ROW_SEARCH] =
@@ -150,7 +161,7 @@ static const struct {
     [BK_STAGE_ROW_NO_PREFIX] =
         {"row-no-prefix", no_prefix_keys, with_no_prefix, BK_STAGE_EVALUATION | BK_STAGE_CALIBRATION | BK_STAGE_STATISTICS,
          NONE, false, true},
-    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, always, BK_STAGE_EVALUATION, BK_STAGE_INIT, false, false},
+    [BK_STAGE_ROW_INIT] = {"row-init", fp_keys, with_rows, BK_STAGE_EVALUATION, BK_STAGE_INIT, false, false},
 };
 
 const char *bk_stage_name(bk_stage_kind kind)

@@ -118,6 +118,19 @@ START_TEST(rows_of_weights_alone_speak_of_no_ranges)
 END_TEST
 
 /* epochs 0, no learning rate and the initialisation are the same model, to the bit. */
+START_TEST(rows_that_nobody_asked_for_are_not_computed)
+{
+    e2e_brick(0, "run run.yaml --out whole");
+    e2e_remove("cache");
+    e2e_brick(0, "run run.yaml --set evaluate=[] --out a");
+    ck_assert_double_eq(e2e_row("a", "+training"), e2e_row("whole", "+training"));
+    ck_assert_double_eq(e2e_row("a", "fp"), e2e_row("whole", "fp"));
+    ck_assert_double_nan(e2e_row("a", "fp+prefix"));
+    ck_assert_double_nan(e2e_row("a", "initialised"));
+    ck_assert_int_ne(system("ls cache | grep -q row-init"), 0);
+}
+END_TEST
+
 START_TEST(training_that_changes_nothing_is_the_initialisation)
 {
     e2e_brick(0, "run run.yaml --set scheme=%s --set train.epochs=0 --out none", ways[_i]);
@@ -454,6 +467,7 @@ int main(void)
     tcase_add_loop_test(t, eval_of_the_result_is_the_summary, 0, sizeof ways / sizeof ways[0]);
     tcase_add_test(t, gains_of_norms_are_trained_on_request);
     tcase_add_test(t, rows_of_weights_alone_speak_of_no_ranges);
+    tcase_add_test(t, rows_that_nobody_asked_for_are_not_computed);
     tcase_add_loop_test(t, training_that_changes_nothing_is_the_initialisation, 0, sizeof ways / sizeof ways[0]);
     tcase_add_loop_test(t, without_training_every_quantizer_gives_the_initialised_model, 0, 4);
     tcase_add_test(t, learned_steps_of_activations_are_measured);
