@@ -522,6 +522,65 @@ START_TEST(concentration_is_the_share_of_the_first_directions)
 }
 END_TEST
 
+/* Two sets of orthogonal directions: unit vectors, but two of them turned in their plane, 4 and 5 or 6 and 7. */
+static void directions(double d[8][8], int turned)
+{
+    memset(d, 0, 64 * sizeof **d);
+    for (int i = 0; i < 8; i++) d[i][i] = 1;
+    d[turned][turned] = 0.6, d[turned][turned + 1] = 0.8;
+    d[turned + 1][turned] = 0.8, d[turned + 1][turned + 1] = -0.6;
+}
+
+/* Made-up covariances, diagonal in directions of their own, and by hand which direction (of the top tokens, or `of_all`) comes where. Variances of
+ * all tokens in the directions of the top tokens are 10, 1, 80, 2, 34.96, 59.04, 21, 14. */
+static const double top_alone[8] = {0, 70, 0, 60, 0, 0, 0, 0}, top_energy[8] = {5, 70, 3, 60, 1, 2, 4, 6}, all_energy[8] = {10, 1, 80, 2, 90, 4, 5, 30};
+static const struct {
+    const char *name;
+    const double *top;
+    bk_offq_options o;
+    bool of_all;
+    int order[8];
+} by_hand[] = {
+    {"eigenvalue", top_energy, {.seed = 1}, false, {1, 4, 5, 2, 3, 6, 0, 7}},
+    {"zigzag", top_energy, {.zigzag = true}, false, {1, 4, 2, 0, 3, 5, 6, 7}},
+    {"variance", top_energy, {.score = BK_OFFQ_VARIANCE}, false, {2, 1, 3, 0, 5, 7, 6, 4}},
+    {"basis of all tokens", top_energy, {.basis = BK_OFFQ_ALL_TOKENS}, true, {4, 1, 3, 5, 2, 6, 0, 7}},
+    {"basis of all tokens, variance", top_energy, {.basis = BK_OFFQ_ALL_TOKENS, .score = BK_OFFQ_VARIANCE}, true, {4, 1, 3, 5, 2, 6, 0, 7}},
+    {"a small tail, which orders what has no energy", top_alone, {.tail = 1e-6}, true, {1, 5, 6, 0, 3, 7, 2, 4}},
+    {"a tail as large as the rest", top_alone, {.tail = 1}, true, {4, 5, 6, 0, 2, 7, 3, 1}},
+};
+
+/* The direction that comes k-th is turned into row k of a matrix with a Hadamard matrix of order 4 for each of the two groups, but for its sign. */
+START_TEST(basis_and_order_are_those_found_by_hand)
+{
+    bk_config c = {.hidden = 8, .inter = 8, .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 2};
+    double top[8][8], all[8][8];
+    bk_offq_stats s = made_up(&c, 0);
+    bk_offq_options o = by_hand[_i].o;
+    bk_offq_report report;
+    directions(top, 6);
+    directions(all, 4);
+    memset(s.top, 0, 64 * sizeof *s.top);
+    memset(s.all, 0, 64 * sizeof *s.all);
+    for (int i = 0; i < 8; i++) {
+        add_outer(s.top, top[i], 8, by_hand[_i].top[i]);
+        add_outer(s.all, all[i], 8, all_energy[i]);
+    }
+    o.group = 4;
+    bk_fitted *f = fit(&c, &s, &o, &report);
+    for (int k = 0; k < 8; k++) {
+        const double *u = (by_hand[_i].of_all ? all : top)[by_hand[_i].order[k]];
+        double along = 0;
+        for (int i = 0; i < 8; i++)
+            for (int j = k / 4 * 4; j < k / 4 * 4 + 4; j++) along += u[i] * f->r1[i * 8 + j] * (__builtin_popcount(k & j & 3) % 2 ? -0.5 : 0.5);
+        bool there = fabs((k % 4 ? fabs(along) : along) - 1) < 1e-7; /* the first of a group keeps its sign */
+        ck_assert_msg(there, "%s: direction %d is not the one in place %d (%g)", by_hand[_i].name, by_hand[_i].order[k], k, along);
+    }
+    bk_fitted_free(f);
+    bk_offq_stats_free(&s);
+}
+END_TEST
+
 /* Every choice makes another rotation, and the seed does. */
 static const bk_offq_options other_choices[] = {{.group = 16},
                                                 {.group = 16, .seed = 2},
@@ -820,6 +879,7 @@ int main(void)
     tcase_add_test(tc, spikiness_is_the_lower_middle_of_the_heads);
     tcase_add_test(tc, the_direction_of_a_key_becomes_an_offset_of_its_head);
     tcase_add_test(tc, concentration_is_the_share_of_the_first_directions);
+    tcase_add_loop_test(tc, basis_and_order_are_those_found_by_hand, 0, sizeof by_hand / sizeof *by_hand);
     tcase_add_test(tc, choices_and_seeds_make_a_difference);
     tcase_add_test(tc, sizes_without_a_matrix_have_a_way_out);
     tcase_add_loop_test(tc, options_that_need_more_than_was_measured_are_refused, 0, 4);
