@@ -1,14 +1,17 @@
 /* Every method of experiments/methods.def from end to end; the stage `fit` and GPTQ: killed, damaged, shared, fed with bad input, refused. */
 #include <check.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/fitted.h"
 #include "experiments/beacon.h"
 #include "experiments/scheme.h"
 #include "io/file.h"
 #include "io/sealed.h"
+#include "io/store.h"
 #include "tests/e2e.h"
 
 #define SMALL                                                                                                                       \
@@ -74,6 +77,110 @@ START_TEST(every_method_runs_to_the_number_that_eval_gives)
     e2e_brick(0, "run run.yaml --set train.epochs=%d --out a", trains(m));
     same_as_eval("a");
     ck_assert_double_gt(e2e_number("a/summary.json", "bits", "weight"), 4);
+}
+END_TEST
+
+/* The numbers of a run whose --set are these, without and with more. */
+static double final_of(const char *sets, const char *more)
+{
+    e2e_remove("other");
+    e2e_brick(0, "run run.yaml %s %s --out other", sets, more);
+    return e2e_number("other/summary.json", "ppl", "final");
+}
+
+/* The result is that of `sets`, and each of the settings changes it: so much for what is switched off by them. */
+static void all_take_part(double ppl, const char *sets, const char *const *without)
+{
+    for (; *without; without++) ck_assert_msg(fabs(final_of(sets, *without) / ppl - 1) > 1e-4, "%s: %s makes no difference", sets, *without);
+}
+
+/* Parts of a run's fitted.h5, in the order of bk_fitted_name; "" without a file. */
+static const char *fitted_parts(const char *run)
+{
+    static char names[256], path[64];
+    bk_store *s;
+    names[0] = 0;
+    snprintf(path, sizeof path, "%s/fitted.h5", run);
+    if (!bk_exists(path)) return names;
+    ck_assert_msg(bk_store_open(&s, path, "brick.fitted", &err) == BK_OK, "%s", err.msg);
+    for (int i = 0; i < BK_FITTED_COUNT; i++) {
+        snprintf(path, sizeof path, "/fitted/%s", bk_fitted_name[i]);
+        if (bk_store_has(s, path)) snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? " " : "", bk_fitted_name[i]);
+    }
+    bk_store_close(s);
+    return names;
+}
+
+/* A quantizer of a method that is not the scheme's. */
+static void is_quantized_by(const char *place, const char *quantizer)
+{
+    char words[96];
+    snprintf(words, sizeof words, "\"%s\": {\n      \"quantizer\": \"%s\"", place, quantizer ? quantizer : "");
+    ck_assert_msg(!quantizer || has("a/model/config.json", words), "not in config.json: %s", words);
+}
+
+#define WITHOUT(key, value) "--set " key "=" value
+#define NO_R1 WITHOUT("rotation.r1", "false")
+#define NO_R2 WITHOUT("rotation.r2", "false")
+#define NO_R3 WITHOUT("rotation.r3", "false")
+#define NO_R4 WITHOUT("rotation.r4", "false")
+#define NO_PREFIX WITHOUT("prefix.mode", "none")
+#define NO_BASIS WITHOUT("rotation.basis", "hadamard")
+#define NO_SCALES WITHOUT("scales.from", "none")
+#define NO_GPTQ WITHOUT("init.from", "minmax")
+#define NO_SEARCH WITHOUT("init.search", "false")
+#define NO_TRAINING WITHOUT("train.epochs", "0")
+#define PLAIN_WEIGHTS WITHOUT("quant.weight.quantizer", "affine")
+
+/* What a method consists of, and what it leaves behind. */
+static const struct {
+    const char *method, *fitted, *report; /* parts of fitted.h5, a word of fit.json */
+    bool gptq, prefix;
+    const char *without[9];
+} made_of[] = {
+    {"prefixquant", "", "", false, true, {NO_PREFIX, NO_SEARCH, NO_TRAINING, NO_R1, NO_R2, NO_R3, NO_R4}},
+    {"offq", "r1 down_order down_signs", "\"down_group\": 32", true, false,
+     {NO_BASIS, NO_GPTQ, NO_R2, NO_R3, WITHOUT("rotation.r2_per_head", "false"), WITHOUT("rotation.r4_group", "0")}},
+    {"quarot", "", "", false, false, {NO_R1, NO_R2, NO_R3, NO_R4, WITHOUT("quant.weight.step", "full"), WITHOUT("quant.activation.step", "full"),
+                                      WITHOUT("quant.key.step", "full"), WITHOUT("quant.value.step", "full")}},
+    {"spinquant", "r1", "\"losses\"", true, false, {NO_BASIS, NO_GPTQ}},
+    {"dfrot", "r1", "\"errors\"", false, false, {NO_BASIS}},
+    {"dartquant", "r1", "\"losses\"", false, false, {NO_BASIS}},
+    {"kurtail", "r1", "\"losses\"", false, false, {NO_BASIS, WITHOUT("rotation.basis", "dartquant")}},
+    {"smoothquant", "scale_attn_in scale_mlp_in", "{", false, false, {NO_SCALES}},
+    {"gptq", "", "", true, false, {NO_GPTQ}},
+    {"awq", "scale_attn_in scale_mlp_in scale_down_in", "\"ratio\"", false, false, {NO_SCALES, NO_SEARCH}},
+    {"omniquant", "", "", false, false, {NO_TRAINING, PLAIN_WEIGHTS}},
+    {"brecq", "", "", false, false, {NO_TRAINING, NO_SEARCH, PLAIN_WEIGHTS}},
+    {"signround", "", "", false, false, {NO_TRAINING, PLAIN_WEIGHTS}},
+    {"lsq", "", "", false, false, {NO_TRAINING, PLAIN_WEIGHTS}}, /* AdamW makes good what it does to gradients of activations' steps */
+    {"efficientqat", "", "", false, false, {NO_TRAINING, WITHOUT("train.norms", "false")}},
+    {"rtn", "", "", false, false, {WITHOUT("init.search", "true")}},
+};
+
+/* A method that silently did nothing would be rounding to nearest. Rates of training are the method's own. */
+START_TEST(every_method_is_more_than_rounding_to_nearest)
+{
+    const bk_method *m = &bk_methods[_i];
+    char sets[64], rtn[64];
+    int k = 0, count = (int)(sizeof made_of / sizeof made_of[0]);
+    while (k < count && strcmp(made_of[k].method, m->name)) k++;
+    ck_assert_msg(k < count, "what is %s made of?", m->name);
+    method_config(NULL, m->name, "");
+    e2e_replace("run.yaml", ", lr_quant: 1e-3, lr_weight: 1e-3", "");
+    snprintf(sets, sizeof sets, "--set train.epochs=%d", trains(m) ? 6 : 0);
+    e2e_brick(0, "run run.yaml %s --out a", sets);
+    double ppl = e2e_number("a/summary.json", "ppl", "final");
+    ck_assert_str_eq(fitted_parts("a"), made_of[k].fitted);
+    ck_assert(bk_exists("a/fit.json") == (*made_of[k].report != 0) && (!*made_of[k].report || has("a/fit.json", made_of[k].report)));
+    ck_assert_int_eq(system("ls cache/init-*/gptq.json >/dev/null 2>&1") == 0, made_of[k].gptq);
+    ck_assert(made_of[k].gptq ? e2e_number("a/summary.json", "gptq", "linears") == 14 : isnan(e2e_number("a/summary.json", "gptq", "linears")));
+    ck_assert(bk_exists("a/prefix.h5") == made_of[k].prefix);
+    is_quantized_by("weight", m->weights);
+    is_quantized_by("activation", m->activations);
+    all_take_part(ppl, sets, made_of[k].without);
+    snprintf(rtn, sizeof rtn, "--set method=rtn --set scheme=%s", strcmp(m->scheme, "W4A16-g128") ? m->scheme : "W4A16-g32");
+    ck_assert((final_of("", rtn) == ppl) == !strcmp(m->name, "rtn"));
 }
 END_TEST
 
@@ -426,6 +533,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_loop_test(t, every_method_runs_to_the_number_that_eval_gives, 0, bk_method_count);
+    tcase_add_loop_test(t, every_method_is_more_than_rounding_to_nearest, 0, bk_method_count);
     tcase_add_loop_test(t, methods_work_together, 0, sizeof together / sizeof together[0]);
     tcase_add_test(t, keys_with_a_bias_get_a_basis);
     tcase_add_test(t, a_report_looks_through_what_was_fitted);
