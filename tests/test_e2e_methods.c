@@ -185,20 +185,35 @@ START_TEST(every_method_is_more_than_rounding_to_nearest)
 END_TEST
 
 /* Methods that come from different papers, in one model. */
-static const char *const together[] = {
-    "--set method=offq --set scheme=W4A4KV4-dynamic-asym-gauto --set prefix.mode=auto --set init.search=true --set train.epochs=1 --set evaluate=[ablation]",
-    "--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1",
-    "--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]",
-    "--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto",
-    "--set method=smoothquant --set rotation.r2=true --set rotation.r4=true --set init.from=gptq",
+static const struct {
+    const char *sets, *fitted;
+    bool prefix, training;
+    const char *without[9];
+} together[] = {
+    {"--set method=offq --set scheme=W4A4KV4-dynamic-asym-gauto --set prefix.mode=auto --set init.search=true --set train.epochs=1 --set evaluate=[ablation]",
+     "r1 down_order down_signs", true, true, {NO_BASIS, NO_PREFIX, NO_GPTQ, NO_TRAINING}},
+    {"--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1", "",
+     true, true, {NO_PREFIX, NO_GPTQ, NO_TRAINING, WITHOUT("gptq.act_order", "false")}},
+    {"--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]", "", true, false,
+     {NO_PREFIX, NO_GPTQ, WITHOUT("gptq.act_quant", "false")}},
+    {"--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto", "r1 r2", true, false,
+     {WITHOUT("spin.r2", "false"), NO_BASIS " " WITHOUT("spin.r2", "false"), NO_PREFIX, NO_GPTQ}},
+    {"--set method=smoothquant --set rotation.r2=true --set rotation.r4=true --set init.from=gptq", "scale_attn_in scale_mlp_in", false, false,
+     {NO_SCALES, NO_R2, NO_R4, NO_GPTQ}},
 };
 
 START_TEST(methods_work_together)
 {
+    const char *sets = together[_i].sets;
     e2e_config("../m", SMALL);
     e2e_replace("run.yaml", "epochs: 2, batch: 2", "epochs: 0, batch: 2");
-    e2e_brick(0, "run run.yaml %s --out a", together[_i]);
+    e2e_brick(0, "run run.yaml %s --out a", sets);
     same_as_eval("a");
+    ck_assert_str_eq(fitted_parts("a"), together[_i].fitted);
+    ck_assert(e2e_number("a/summary.json", "gptq", "linears") == 14);
+    ck_assert(bk_exists("a/prefix.h5") == together[_i].prefix);
+    ck_assert(has("a/summary.json", "\"+training\"") == together[_i].training);
+    all_take_part(e2e_number("a/summary.json", "ppl", "final"), sets, together[_i].without);
 }
 END_TEST
 
