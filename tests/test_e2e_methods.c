@@ -491,6 +491,37 @@ START_TEST(statistics_that_are_no_numbers_stop_the_run)
 }
 END_TEST
 
+/* One window of two tokens: the least there is to fit to. What cannot be told from it is refused before the model runs. */
+static const struct {
+    const char *method, *sets, *refused;
+} least[] = {
+    {"offq", "", NULL},
+    {"offq", "--set offq.rows=all --set offq.score=variance --set offq.keys=on", NULL},
+    {"spinquant", "", NULL},
+    {"spinquant", "--set spin.r2=true --set spin.weight_bits=4", NULL},
+    {"smoothquant", "", NULL},
+    {"awq", "", NULL},
+    {"dfrot", "", "--set data.statistics.samples: 8 rows of all norms do not tell a rotation of 64 channels"},
+    {"dartquant", "", "--set data.statistics.samples: 8 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
+    {"kurtail", "", "--set data.statistics.samples: 8 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
+    {"dartquant", "--set norm_rotation.batch=8", NULL},
+    {"kurtail", "--set norm_rotation.batch=8", NULL},
+};
+
+START_TEST(two_tokens_are_enough_or_refused)
+{
+    repeated("ab", 1);
+    method_config(NULL, least[_i].method, "");
+    e2e_brick(least[_i].refused ? 2 : 0,
+              "run run.yaml --set data.bos=none --set data.statistics.text=same.jsonl --set data.statistics.samples=1 --set data.statistics.seqlen=2 %s "
+              "--strict --out a",
+              least[_i].sets);
+    ck_assert(bk_exists("a/summary.json") == !least[_i].refused);
+    if (least[_i].refused) e2e_said(least[_i].refused);
+    else same_as_eval("a");
+}
+END_TEST
+
 static const struct {
     int status;
     const char *method, *more, *words;
@@ -564,6 +595,7 @@ int main(void)
     tcase_add_test(t, some_fallbacks_are_counted_and_refused_when_strict);
     tcase_add_test(t, nothing_but_fallbacks_is_a_failure_with_a_result);
     tcase_add_loop_test(t, statistics_that_are_no_numbers_stop_the_run, 0, sizeof fitting / sizeof fitting[0]);
+    tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
     tcase_add_test(t, windows_beyond_the_positions_are_refused);
     suite_add_tcase(s, t);
