@@ -217,6 +217,43 @@ START_TEST(methods_work_together)
 }
 END_TEST
 
+/* Keys of a fit that change what is fitted, and at last one that says nothing about it. */
+static const struct {
+    const char *method, *keys[12], *idle;
+} fits[] = {
+    {"offq", {"offq.scope=sequence", "offq.rows=all", "offq.tail=0.5", "offq.score=variance", "offq.zigzag=true", "offq.spread=gaussian", "offq.keys=on",
+              "offq.group=16", "rotation.r4_group=16", "seed=5"}, "offq.spikiness=3"},
+    {"offq", {"offq.spikiness=2"}, "offq.keys=off"}, /* keys of the made model have 2.5 */
+    {"spinquant", {"spin.steps=3", "spin.batch=1", "spin.seqlen=16", "spin.lr=0.1", "spin.momentum=0.5", "spin.clip_grad=0.01", "spin.weight_bits=4",
+                   "spin.r2=true", "seed=5"}, "norm_rotation.lr=0.1"},
+    {"dfrot", {"norm_rotation.rows=40", "norm_rotation.rounds=2", "seed=5"}, "norm_rotation.epochs=1"},
+    {"dartquant", {"norm_rotation.rows=40", "norm_rotation.epochs=1", "norm_rotation.batch=8", "norm_rotation.lr=0.1", "norm_rotation.momentum=0.5",
+                   "rotation.basis=kurtail", "seed=5"}, "norm_rotation.rounds=2"},
+    {"smoothquant", {"scales.alpha=0.5"}, "spin.lr=0.1"},
+    {"awq", {"quant.weight.bits=3"}, "scales.alpha=0.5"},
+};
+
+static void fitted_sum(const char *key, char sha[65])
+{
+    e2e_remove("a");
+    e2e_brick(0, "run run.yaml --set init.from=minmax --set init.search=false --set evaluate=[] %s%s --out a", key ? "--set " : "", key ? key : "");
+    ck_assert_int_eq(bk_sha256_file("a/fitted.h5", sha, &err), BK_OK);
+}
+
+START_TEST(keys_of_a_fit_change_what_is_fitted)
+{
+    char plain[65], other[65];
+    method_config(NULL, fits[_i].method, "");
+    fitted_sum(NULL, plain);
+    for (const char *const *key = fits[_i].keys; *key; key++) {
+        fitted_sum(*key, other);
+        ck_assert_msg(strcmp(plain, other), "%s: %s changes nothing", fits[_i].method, *key);
+    }
+    fitted_sum(fits[_i].idle, other);
+    ck_assert_msg(!strcmp(plain, other), "%s: %s changes what it has nothing to do with", fits[_i].method, fits[_i].idle);
+}
+END_TEST
+
 /* A k bias makes OffQ fit a basis of the keys, which comes with the weights of a block. */
 START_TEST(keys_with_a_bias_get_a_basis)
 {
@@ -571,17 +608,26 @@ START_TEST(windows_beyond_the_positions_are_refused)
 }
 END_TEST
 
-int main(void)
+static TCase *new_case(Suite *s, const char *name)
 {
-    Suite *s = suite_create("e2e_methods");
-    TCase *t = tcase_create("methods");
+    TCase *t = tcase_create(name);
     tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
+    suite_add_tcase(s, t);
+    return t;
+}
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_methods");
+    TCase *t = new_case(s, "methods");
     tcase_add_loop_test(t, every_method_runs_to_the_number_that_eval_gives, 0, bk_method_count);
     tcase_add_loop_test(t, every_method_is_more_than_rounding_to_nearest, 0, bk_method_count);
     tcase_add_loop_test(t, methods_work_together, 0, sizeof together / sizeof together[0]);
+    tcase_add_loop_test(t, keys_of_a_fit_change_what_is_fitted, 0, sizeof fits / sizeof fits[0]);
     tcase_add_test(t, keys_with_a_bias_get_a_basis);
+    t = new_case(s, "files");
     tcase_add_test(t, a_report_looks_through_what_was_fitted);
     tcase_add_test(t, sums_and_manifest_name_what_was_fitted);
     tcase_add_test(t, damage_to_what_was_fitted_is_found);
@@ -589,6 +635,7 @@ int main(void)
 #ifndef __SANITIZE_THREAD__
     tcase_add_test(t, a_full_disk_loses_nothing_of_a_fit);
 #endif
+    t = new_case(s, "bad input");
     tcase_add_test(t, a_dead_column_is_set_aside);
     tcase_add_loop_test(t, samples_that_say_little_are_enough, 0, sizeof poor / sizeof poor[0]);
     tcase_add_test(t, layers_that_are_alike_are_rounded_alike);
@@ -598,7 +645,6 @@ int main(void)
     tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
     tcase_add_test(t, windows_beyond_the_positions_are_refused);
-    suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
     int failed = srunner_ntests_failed(r);
