@@ -339,7 +339,10 @@ static bk_status check_offsets(const bk_run_config *c, const char *key, int64_t 
 static bk_status check_fit(const bk_run_config *c, const bk_config *model, bk_error *err)
 {
     char text[160];
-    int64_t group = c->offq.group, rows = 2 * model->layers * c->norm_rotation.rows, batch = c->norm_rotation.spread.batch;
+    int64_t group = c->offq.group, tokens = c->data.statistics.samples * c->data.statistics.seqlen, batch = c->norm_rotation.spread.batch;
+    bool few = tokens < c->norm_rotation.rows;
+    int64_t rows = 2 * model->layers * (few ? tokens : c->norm_rotation.rows);
+    const char *of_rows = few ? "data.statistics.samples" : "norm_rotation.rows";
     int basis = c->rotation.basis;
     if (basis == BK_BASIS_OFFQ && group && model->hidden % group) {
         snprintf(text, sizeof text, "%lld does not divide the %lld channels of the model", (long long)group, (long long)model->hidden);
@@ -351,11 +354,11 @@ static bk_status check_fit(const bk_run_config *c, const bk_config *model, bk_er
     }
     if (basis == BK_BASIS_DFROT && rows < model->hidden) {
         snprintf(text, sizeof text, "%lld rows of all norms do not tell a rotation of %lld channels", (long long)rows, (long long)model->hidden);
-        return refuse(c, BK_EINVAL, "norm_rotation.rows", err, text);
+        return refuse(c, BK_EINVAL, of_rows, err, text);
     }
     if ((basis == BK_BASIS_DARTQUANT || basis == BK_BASIS_KURTAIL) && rows < batch) {
         snprintf(text, sizeof text, "%lld rows of all norms are less than a batch of %lld (norm_rotation.batch)", (long long)rows, (long long)batch);
-        return refuse(c, BK_EINVAL, "norm_rotation.rows", err, text);
+        return refuse(c, BK_EINVAL, of_rows, err, text);
     }
     return BK_OK;
 }

@@ -1,14 +1,17 @@
 /* Every method of experiments/methods.def from end to end; the stage `fit` and GPTQ: killed, damaged, shared, fed with bad input, refused. */
 #include <check.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "blocks/fitted.h"
 #include "experiments/beacon.h"
 #include "experiments/scheme.h"
 #include "io/file.h"
 #include "io/sealed.h"
+#include "io/store.h"
 #include "tests/e2e.h"
 
 #define SMALL                                                                                                                       \
@@ -77,21 +80,177 @@ START_TEST(every_method_runs_to_the_number_that_eval_gives)
 }
 END_TEST
 
+/* The numbers of a run whose --set are these, without and with more. */
+static double final_of(const char *sets, const char *more)
+{
+    e2e_remove("other");
+    e2e_brick(0, "run run.yaml %s %s --out other", sets, more);
+    return e2e_number("other/summary.json", "ppl", "final");
+}
+
+/* The result is that of `sets`, and each of the settings changes it: so much for what is switched off by them. */
+static void all_take_part(double ppl, const char *sets, const char *const *without)
+{
+    for (; *without; without++) ck_assert_msg(fabs(final_of(sets, *without) / ppl - 1) > 1e-4, "%s: %s makes no difference", sets, *without);
+}
+
+/* Parts of a run's fitted.h5, in the order of bk_fitted_name; "" without a file. */
+static const char *fitted_parts(const char *run)
+{
+    static char names[256], path[64];
+    bk_store *s;
+    names[0] = 0;
+    snprintf(path, sizeof path, "%s/fitted.h5", run);
+    if (!bk_exists(path)) return names;
+    ck_assert_msg(bk_store_open(&s, path, "brick.fitted", &err) == BK_OK, "%s", err.msg);
+    for (int i = 0; i < BK_FITTED_COUNT; i++) {
+        snprintf(path, sizeof path, "/fitted/%s", bk_fitted_name[i]);
+        if (bk_store_has(s, path)) snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? " " : "", bk_fitted_name[i]);
+    }
+    bk_store_close(s);
+    return names;
+}
+
+/* A quantizer of a method that is not the scheme's. */
+static void is_quantized_by(const char *place, const char *quantizer)
+{
+    char words[96];
+    snprintf(words, sizeof words, "\"%s\": {\n      \"quantizer\": \"%s\"", place, quantizer ? quantizer : "");
+    ck_assert_msg(!quantizer || has("a/model/config.json", words), "not in config.json: %s", words);
+}
+
+#define WITHOUT(key, value) "--set " key "=" value
+#define NO_R1 WITHOUT("rotation.r1", "false")
+#define NO_R2 WITHOUT("rotation.r2", "false")
+#define NO_R3 WITHOUT("rotation.r3", "false")
+#define NO_R4 WITHOUT("rotation.r4", "false")
+#define NO_PREFIX WITHOUT("prefix.mode", "none")
+#define NO_BASIS WITHOUT("rotation.basis", "hadamard")
+#define NO_SCALES WITHOUT("scales.from", "none")
+#define NO_GPTQ WITHOUT("init.from", "minmax")
+#define NO_SEARCH WITHOUT("init.search", "false")
+#define NO_TRAINING WITHOUT("train.epochs", "0")
+#define PLAIN_WEIGHTS WITHOUT("quant.weight.quantizer", "affine")
+
+/* What a method consists of, and what it leaves behind. */
+static const struct {
+    const char *method, *fitted, *report; /* parts of fitted.h5, a word of fit.json */
+    bool gptq, prefix;
+    const char *without[9];
+} made_of[] = {
+    {"prefixquant", "", "", false, true, {NO_PREFIX, NO_SEARCH, NO_TRAINING, NO_R1, NO_R2, NO_R3, NO_R4}},
+    {"offq", "r1 down_order down_signs", "\"down_group\": 32", true, false,
+     {NO_BASIS, NO_GPTQ, NO_R2, NO_R3, WITHOUT("rotation.r2_per_head", "false"), WITHOUT("rotation.r4_group", "0")}},
+    {"quarot", "", "", false, false, {NO_R1, NO_R2, NO_R3, NO_R4, WITHOUT("quant.weight.step", "full"), WITHOUT("quant.activation.step", "full"),
+                                      WITHOUT("quant.key.step", "full"), WITHOUT("quant.value.step", "full")}},
+    {"spinquant", "r1", "\"losses\"", true, false, {NO_BASIS, NO_GPTQ}},
+    {"dfrot", "r1", "\"errors\"", false, false, {NO_BASIS}},
+    {"dartquant", "r1", "\"losses\"", false, false, {NO_BASIS}},
+    {"kurtail", "r1", "\"losses\"", false, false, {NO_BASIS, WITHOUT("rotation.basis", "dartquant")}},
+    {"smoothquant", "scale_attn_in scale_mlp_in", "{", false, false, {NO_SCALES}},
+    {"gptq", "", "", true, false, {NO_GPTQ}},
+    {"awq", "scale_attn_in scale_mlp_in scale_down_in", "\"ratio\"", false, false, {NO_SCALES, NO_SEARCH}},
+    {"omniquant", "", "", false, false, {NO_TRAINING, PLAIN_WEIGHTS}},
+    {"brecq", "", "", false, false, {NO_TRAINING, NO_SEARCH, PLAIN_WEIGHTS}},
+    {"signround", "", "", false, false, {NO_TRAINING, PLAIN_WEIGHTS}},
+    {"lsq", "", "", false, false, {NO_TRAINING, PLAIN_WEIGHTS}}, /* AdamW makes good what it does to gradients of activations' steps */
+    {"efficientqat", "", "", false, false, {NO_TRAINING, WITHOUT("train.norms", "false")}},
+    {"rtn", "", "", false, false, {WITHOUT("init.search", "true")}},
+};
+
+/* A method that silently did nothing would be rounding to nearest. Rates of training are the method's own. */
+START_TEST(every_method_is_more_than_rounding_to_nearest)
+{
+    const bk_method *m = &bk_methods[_i];
+    char sets[64], rtn[64];
+    int k = 0, count = (int)(sizeof made_of / sizeof made_of[0]);
+    while (k < count && strcmp(made_of[k].method, m->name)) k++;
+    ck_assert_msg(k < count, "what is %s made of?", m->name);
+    method_config(NULL, m->name, "");
+    e2e_replace("run.yaml", ", lr_quant: 1e-3, lr_weight: 1e-3", "");
+    snprintf(sets, sizeof sets, "--set train.epochs=%d", trains(m) ? 6 : 0);
+    e2e_brick(0, "run run.yaml %s --out a", sets);
+    double ppl = e2e_number("a/summary.json", "ppl", "final");
+    ck_assert_str_eq(fitted_parts("a"), made_of[k].fitted);
+    ck_assert(bk_exists("a/fit.json") == (*made_of[k].report != 0) && (!*made_of[k].report || has("a/fit.json", made_of[k].report)));
+    ck_assert_int_eq(system("ls cache/init-*/gptq.json >/dev/null 2>&1") == 0, made_of[k].gptq);
+    ck_assert(made_of[k].gptq ? e2e_number("a/summary.json", "gptq", "linears") == 14 : isnan(e2e_number("a/summary.json", "gptq", "linears")));
+    ck_assert(bk_exists("a/prefix.h5") == made_of[k].prefix);
+    is_quantized_by("weight", m->weights);
+    is_quantized_by("activation", m->activations);
+    all_take_part(ppl, sets, made_of[k].without);
+    snprintf(rtn, sizeof rtn, "--set method=rtn --set scheme=%s", strcmp(m->scheme, "W4A16-g128") ? m->scheme : "W4A16-g32");
+    ck_assert((final_of("", rtn) == ppl) == !strcmp(m->name, "rtn"));
+}
+END_TEST
+
 /* Methods that come from different papers, in one model. */
-static const char *const together[] = {
-    "--set method=offq --set scheme=W4A4KV4-dynamic-asym-gauto --set prefix.mode=auto --set init.search=true --set train.epochs=1 --set evaluate=[ablation]",
-    "--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1",
-    "--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]",
-    "--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto",
-    "--set method=smoothquant --set rotation.r2=true --set rotation.r4=true --set init.from=gptq",
+static const struct {
+    const char *sets, *fitted;
+    bool prefix, training;
+    const char *without[9];
+} together[] = {
+    {"--set method=offq --set scheme=W4A4KV4-dynamic-asym-gauto --set prefix.mode=auto --set init.search=true --set train.epochs=1 --set evaluate=[ablation]",
+     "r1 down_order down_signs", true, true, {NO_BASIS, NO_PREFIX, NO_GPTQ, NO_TRAINING}},
+    {"--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1", "",
+     true, true, {NO_PREFIX, NO_GPTQ, NO_TRAINING, WITHOUT("gptq.act_order", "false")}},
+    {"--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]", "", true, false,
+     {NO_PREFIX, NO_GPTQ, WITHOUT("gptq.act_quant", "false")}},
+    {"--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto", "r1 r2", true, false,
+     {WITHOUT("spin.r2", "false"), NO_BASIS " " WITHOUT("spin.r2", "false"), NO_PREFIX, NO_GPTQ}},
+    {"--set method=smoothquant --set rotation.r2=true --set rotation.r4=true --set init.from=gptq", "scale_attn_in scale_mlp_in", false, false,
+     {NO_SCALES, NO_R2, NO_R4, NO_GPTQ}},
 };
 
 START_TEST(methods_work_together)
 {
+    const char *sets = together[_i].sets;
     e2e_config("../m", SMALL);
     e2e_replace("run.yaml", "epochs: 2, batch: 2", "epochs: 0, batch: 2");
-    e2e_brick(0, "run run.yaml %s --out a", together[_i]);
+    e2e_brick(0, "run run.yaml %s --out a", sets);
     same_as_eval("a");
+    ck_assert_str_eq(fitted_parts("a"), together[_i].fitted);
+    ck_assert(e2e_number("a/summary.json", "gptq", "linears") == 14);
+    ck_assert(bk_exists("a/prefix.h5") == together[_i].prefix);
+    ck_assert(has("a/summary.json", "\"+training\"") == together[_i].training);
+    all_take_part(e2e_number("a/summary.json", "ppl", "final"), sets, together[_i].without);
+}
+END_TEST
+
+/* Keys of a fit that change what is fitted, and at last one that says nothing about it. */
+static const struct {
+    const char *method, *keys[12], *idle;
+} fits[] = {
+    {"offq", {"offq.scope=sequence", "offq.rows=all", "offq.tail=0.5", "offq.score=variance", "offq.zigzag=true", "offq.spread=gaussian", "offq.keys=on",
+              "offq.group=16", "rotation.r4_group=16", "seed=5"}, "offq.spikiness=3"},
+    {"offq", {"offq.spikiness=2"}, "offq.keys=off"}, /* keys of the made model have 2.5 */
+    {"spinquant", {"spin.steps=3", "spin.batch=1", "spin.seqlen=16", "spin.lr=0.1", "spin.momentum=0.5", "spin.clip_grad=0.01", "spin.weight_bits=4",
+                   "spin.r2=true", "seed=5"}, "norm_rotation.lr=0.1"},
+    {"dfrot", {"norm_rotation.rows=40", "norm_rotation.rounds=2", "seed=5"}, "norm_rotation.epochs=1"},
+    {"dartquant", {"norm_rotation.rows=40", "norm_rotation.epochs=1", "norm_rotation.batch=8", "norm_rotation.lr=0.1", "norm_rotation.momentum=0.5",
+                   "rotation.basis=kurtail", "seed=5"}, "norm_rotation.rounds=2"},
+    {"smoothquant", {"scales.alpha=0.5"}, "spin.lr=0.1"},
+    {"awq", {"quant.weight.bits=3"}, "scales.alpha=0.5"},
+};
+
+static void fitted_sum(const char *key, char sha[65])
+{
+    e2e_remove("a");
+    e2e_brick(0, "run run.yaml --set init.from=minmax --set init.search=false --set evaluate=[] %s%s --out a", key ? "--set " : "", key ? key : "");
+    ck_assert_int_eq(bk_sha256_file("a/fitted.h5", sha, &err), BK_OK);
+}
+
+START_TEST(keys_of_a_fit_change_what_is_fitted)
+{
+    char plain[65], other[65];
+    method_config(NULL, fits[_i].method, "");
+    fitted_sum(NULL, plain);
+    for (const char *const *key = fits[_i].keys; *key; key++) {
+        fitted_sum(*key, other);
+        ck_assert_msg(strcmp(plain, other), "%s: %s changes nothing", fits[_i].method, *key);
+    }
+    fitted_sum(fits[_i].idle, other);
+    ck_assert_msg(!strcmp(plain, other), "%s: %s changes what it has nothing to do with", fits[_i].method, fits[_i].idle);
 }
 END_TEST
 
@@ -369,6 +528,37 @@ START_TEST(statistics_that_are_no_numbers_stop_the_run)
 }
 END_TEST
 
+/* One window of two tokens: the least there is to fit to. What cannot be told from it is refused before the model runs. */
+static const struct {
+    const char *method, *sets, *refused;
+} least[] = {
+    {"offq", "", NULL},
+    {"offq", "--set offq.rows=all --set offq.score=variance --set offq.keys=on", NULL},
+    {"spinquant", "", NULL},
+    {"spinquant", "--set spin.r2=true --set spin.weight_bits=4", NULL},
+    {"smoothquant", "", NULL},
+    {"awq", "", NULL},
+    {"dfrot", "", "--set data.statistics.samples: 8 rows of all norms do not tell a rotation of 64 channels"},
+    {"dartquant", "", "--set data.statistics.samples: 8 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
+    {"kurtail", "", "--set data.statistics.samples: 8 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
+    {"dartquant", "--set norm_rotation.batch=8", NULL},
+    {"kurtail", "--set norm_rotation.batch=8", NULL},
+};
+
+START_TEST(two_tokens_are_enough_or_refused)
+{
+    repeated("ab", 1);
+    method_config(NULL, least[_i].method, "");
+    e2e_brick(least[_i].refused ? 2 : 0,
+              "run run.yaml --set data.bos=none --set data.statistics.text=same.jsonl --set data.statistics.samples=1 --set data.statistics.seqlen=2 %s "
+              "--strict --out a",
+              least[_i].sets);
+    ck_assert(bk_exists("a/summary.json") == !least[_i].refused);
+    if (least[_i].refused) e2e_said(least[_i].refused);
+    else same_as_eval("a");
+}
+END_TEST
+
 static const struct {
     int status;
     const char *method, *more, *words;
@@ -426,16 +616,26 @@ START_TEST(windows_beyond_the_positions_are_refused)
 }
 END_TEST
 
-int main(void)
+static TCase *new_case(Suite *s, const char *name)
 {
-    Suite *s = suite_create("e2e_methods");
-    TCase *t = tcase_create("methods");
+    TCase *t = tcase_create(name);
     tcase_set_timeout(t, 120);
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
+    suite_add_tcase(s, t);
+    return t;
+}
+
+int main(void)
+{
+    Suite *s = suite_create("e2e_methods");
+    TCase *t = new_case(s, "methods");
     tcase_add_loop_test(t, every_method_runs_to_the_number_that_eval_gives, 0, bk_method_count);
+    tcase_add_loop_test(t, every_method_is_more_than_rounding_to_nearest, 0, bk_method_count);
     tcase_add_loop_test(t, methods_work_together, 0, sizeof together / sizeof together[0]);
+    tcase_add_loop_test(t, keys_of_a_fit_change_what_is_fitted, 0, sizeof fits / sizeof fits[0]);
     tcase_add_test(t, keys_with_a_bias_get_a_basis);
+    t = new_case(s, "files");
     tcase_add_test(t, a_report_looks_through_what_was_fitted);
     tcase_add_test(t, sums_and_manifest_name_what_was_fitted);
     tcase_add_test(t, damage_to_what_was_fitted_is_found);
@@ -443,15 +643,16 @@ int main(void)
 #ifndef __SANITIZE_THREAD__
     tcase_add_test(t, a_full_disk_loses_nothing_of_a_fit);
 #endif
+    t = new_case(s, "bad input");
     tcase_add_test(t, a_dead_column_is_set_aside);
     tcase_add_loop_test(t, samples_that_say_little_are_enough, 0, sizeof poor / sizeof poor[0]);
     tcase_add_test(t, layers_that_are_alike_are_rounded_alike);
     tcase_add_test(t, some_fallbacks_are_counted_and_refused_when_strict);
     tcase_add_test(t, nothing_but_fallbacks_is_a_failure_with_a_result);
     tcase_add_loop_test(t, statistics_that_are_no_numbers_stop_the_run, 0, sizeof fitting / sizeof fitting[0]);
+    tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
     tcase_add_test(t, windows_beyond_the_positions_are_refused);
-    suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
     int failed = srunner_ntests_failed(r);

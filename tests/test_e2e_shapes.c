@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "autograd/rng.h"
+#include "blocks/fitted.h"
 #include "io/file.h"
+#include "io/sums.h"
 #include "tests/e2e.h"
 
 static void write_model(const char *shape)
@@ -112,6 +114,64 @@ START_TEST(the_gate_stops_the_run_and_names_the_transform)
 }
 END_TEST
 
+/* --- the gate of fitted transforms --- */
+
+/* Wrong files with right sums, as a fit that goes wrong would leave them. What is not orthogonal, no order or no sign is found when it is read;
+ * scales that leave f32, by the gate. */
+static void scale_nothing(bk_fitted *f) { f->scale_mlp_in[5] = 1e-44f; }
+static void tilt(bk_fitted *f) { f->r1[5 * f->hidden + 7] += 1e-6; }
+static void tilt_keys(bk_fitted *f) { f->r3[3] += 1e-6; }
+static void repeat_a_channel(bk_fitted *f) { f->down_order[f->inter + 7] = f->down_order[f->inter + 3]; }
+static void lose_a_sign(bk_fitted *f) { f->down_signs[9] = 0; }
+
+static const struct {
+    const char *sets;
+    void (*damage)(bk_fitted *f);
+    const char *words[2];
+} damaged[] = {
+    {"method=smoothquant", scale_nothing, {"what was fitted (rotation.basis, scales.from) changed the full-precision logits by ", "more than equivalence_tolerance"}},
+    {"method=awq", scale_nothing, {"what was fitted (rotation.basis, scales.from) changed the full-precision logits by ", "more than equivalence_tolerance"}},
+    {"method=offq", tilt, {"fitted.h5: fitted r1, row ", ": the matrix is not orthogonal"}},
+    {"method=offq --set offq.keys=on", tilt_keys, {"fitted.h5: fitted r3, layer 0, head 0, row ", ": the matrix is not orthogonal"}},
+    {"method=offq", repeat_a_channel, {"fitted.h5: fitted down_order, layer 1, index 7: twice channel ", ""}},
+    {"method=offq", lose_a_sign, {"fitted.h5: fitted down_signs, layer 0, index 9: the sign is 0", ""}},
+};
+
+static void damage_the_fit(void (*damage)(bk_fitted *f))
+{
+    bk_config c;
+    bk_error err = {0};
+    bk_fitted *f;
+    char dir[256], path[300];
+    ck_assert_int_eq(system("echo cache/fit-* >found"), 0);
+    char *found = e2e_text("found");
+    snprintf(dir, sizeof dir, "%.*s", (int)strcspn(found, " \n"), found);
+    snprintf(path, sizeof path, "%s/fitted.h5", dir);
+    ck_assert_int_eq(bk_synth_shape("tiny", &c, &err), BK_OK);
+    ck_assert_msg(bk_fitted_load(path, &c, &f, &err) == BK_OK, "%s", err.msg);
+    damage(f);
+    ck_assert_msg(bk_fitted_save(f, path, &err) == BK_OK && bk_sums_write(dir, &err) == BK_OK, "%s", err.msg);
+    bk_fitted_free(f);
+    free(found);
+}
+
+START_TEST(damaged_transforms_are_refused_by_name)
+{
+    char sets[256];
+    snprintf(sets, sizeof sets,
+             "--set %s --set scheme=W4A4KV4-dynamic-asym-gauto --set init.from=minmax --set init.search=false --set data.statistics.samples=3 "
+             "--set data.statistics.seqlen=32",
+             damaged[_i].sets);
+    e2e_brick(0, "run run.yaml %s --out a", sets);
+    damage_the_fit(damaged[_i].damage);
+    e2e_brick(4, "run run.yaml %s --out b", sets);
+    e2e_said("fit: taken from cache/fit-");
+    e2e_said(damaged[_i].words[0]);
+    e2e_said(damaged[_i].words[1]);
+    ck_assert(!bk_exists("b/summary.json") && !bk_exists("b/model"));
+}
+END_TEST
+
 /* --- tied embeddings --- */
 
 START_TEST(tied_embeddings_are_written_apart)
@@ -187,6 +247,7 @@ int main(void)
     tcase_add_test(t, biases_are_rotated_with_their_weights);
     tcase_add_test(t, embeddings_with_a_mean_are_not_centred);
     tcase_add_loop_test(t, the_gate_stops_the_run_and_names_the_transform, 0, sizeof gates / sizeof gates[0]);
+    tcase_add_loop_test(t, damaged_transforms_are_refused_by_name, 0, sizeof damaged / sizeof damaged[0]);
     tcase_add_test(t, tied_embeddings_are_written_apart);
     tcase_add_loop_test(t, heads_of_any_shape_are_trained, 0, sizeof heads / sizeof heads[0]);
     tcase_add_test(t, head_dim_null_is_hidden_over_heads);

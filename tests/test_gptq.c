@@ -263,29 +263,137 @@ static void invert_from(const double *h, int64_t cols, int64_t from, double *out
     for (int64_t i = 0; i < n * n; i++) out[i] = m[i / n][n + i % n];
 }
 
-/* Optimal brain quantization in the order of the columns: after each one the best update of the rest, by the inverse Hessian of the rest. */
+/* The next one for a backend: some of them where every access is slow */
+static int next(const bk_backend *be, int i) { return i + (be->host_memory ? 1 : 13); }
+
+/* --- brute force: steps, codes and what makes errors good, written down once more and in f64 --- */
+
+enum { BRUTE_ROWS = 16, BRUTE_COLS = 32, BRUTE_GROUP = 8, BRUTE_MODES = 64 };
+
+typedef struct brute {
+    const problem *p;
+    const bk_gptq_options *o;
+    int mode, group, order[BRUTE_COLS];
+    double w[BRUTE_ROWS * BRUTE_COLS], h[BRUTE_COLS * BRUTE_COLS]; /* in the order that columns are rounded in */
+    double eps; /* what the type of the backend rounds: on a half, and between equals, either will do */
+} brute;
+
+static bk_gptq_options brute_mode(int i)
+{
+    return (bk_gptq_options){.bits = 4, .symmetric = i % 2, .restricted = i / 2 % 2, .mse_clip = i / 4 % 2, .group = i / 8 % 2 ? BRUTE_GROUP : 0,
+                             .act_order = i / 16 % 2, .static_groups = i / 32 % 2, .percdamp = 0.01};
+}
+
+/* Step of n weights whose range shrinks to a part of it, and the zero point before it is rounded. */
+static double shrunk_step(const bk_gptq_options *o, const double *w, int n, double part, double *zero)
+{
+    double lo = 0, hi = 0, levels = (1 << o->bits) - 1, largest_code = (1 << (o->bits - 1)) - 1;
+    for (int i = 0; i < n; i++) lo = fmin(lo, part * w[i]), hi = fmax(hi, part * w[i]);
+    double most = fmax(-lo, hi), step = !o->symmetric ? (hi - lo) / levels : o->restricted ? most / largest_code : 2 * most / levels;
+    *zero = o->symmetric ? 0 : -lo / step;
+    return step;
+}
+
+static double clamped(const bk_gptq_options *o, double code)
+{
+    double least = o->symmetric ? -(1 << (o->bits - 1)) : 0;
+    return fmax(least, fmin(least + (1 << o->bits) - 1, code));
+}
+
+static double clip_error(const bk_gptq_options *o, const double *w, int n, double step, double zero)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += pow(fabs((clamped(o, rint(w[i] / step) + zero) - zero) * step - w[i]), 2.4);
+    return sum;
+}
+
+static double zero_of(const problem *p, int row, int group) { return p->opt.symmetric ? 0 : p->zero[row * p->groups + group]; }
+
+/* The step of the range of these weights, or with clipping the one of 80 that costs least. */
+static void check_step(const brute *b, int row, int group, const double *w)
+{
+    double step = b->p->step[row * b->p->groups + group], zero = zero_of(b->p, row, group), least = INFINITY;
+    bool found = false;
+    for (int k = 0; k < (b->o->mse_clip ? 80 : 1); k++) {
+        double z, s = shrunk_step(b->o, w, b->group, 1 - k / 100.0, &z);
+        found |= fabs(s / step - 1) <= b->eps && fabs(zero - z) <= 0.5 + 100 * b->eps && zero == rint(zero);
+        least = fmin(least, clip_error(b->o, w, b->group, s, rint(z)));
+    }
+    ck_assert_msg(found, "mode %d, row %d, group %d: step %g and zero point %g belong to no range", b->mode, row, group, step, zero);
+    ck_assert_msg(!b->o->mse_clip || clip_error(b->o, w, b->group, step, zero) <= least * (1 + 100 * b->eps), "mode %d, row %d, group %d: step %g clips badly",
+                  b->mode, row, group, step);
+}
+
+/* By falling h_jj. */
+static void put_in_order(brute *b)
+{
+    enum { C = BRUTE_COLS };
+    double w[BRUTE_ROWS * C], h[C * C];
+    int *o = b->order;
+    memcpy(w, b->w, sizeof w);
+    memcpy(h, b->h, sizeof h);
+    for (int i = 0; i < C; i++)
+        for (int k = i; k > 0 && h[o[k] * (C + 1)] > h[o[k - 1] * (C + 1)]; k--) {
+            int other = o[k];
+            o[k] = o[k - 1], o[k - 1] = other;
+        }
+    for (int i = 0; i < C; i++) {
+        for (int r = 0; r < BRUTE_ROWS; r++) b->w[r * C + i] = w[r * C + o[i]];
+        for (int j = 0; j < C; j++) b->h[i * C + j] = h[o[i] * C + o[j]];
+    }
+}
+
+static void start_brute(brute *b, const problem *p, int mode)
+{
+    enum { C = BRUTE_COLS };
+    double mean = 0;
+    *b = (brute){.p = p, .o = &p->opt, .mode = mode, .group = p->opt.group ? BRUTE_GROUP : C, .eps = p->be->dtype == BK_F64 ? 1e-10 : 2e-6};
+    memcpy(b->w, p->before, sizeof b->w);
+    memcpy(b->h, p->hessian, sizeof b->h);
+    for (int j = 0; j < C; j++) b->order[j] = j, mean += b->h[j * C + j] / C;
+    if (b->o->act_order) put_in_order(b);
+    for (int j = 0; j < C; j++) b->h[j * C + j] += 0.01 * mean;
+}
+
+/* The column that comes i-th, in all rows: is its code the nearest, and the best update of the rest. */
+static void round_column(brute *b, int i, int group)
+{
+    enum { C = BRUTE_COLS };
+    double inverse[C * C];
+    int column = b->order[i];
+    invert_from(b->h, C, i, inverse);
+    for (int r = 0; r < BRUTE_ROWS; r++) {
+        double *w = b->w + r * C + i, step = b->p->step[r * b->p->groups + group], zero = zero_of(b->p, r, group), code = b->p->codes[r * C + column];
+        double below = clamped(b->o, rint(*w / step - 10 * b->eps) + zero), above = clamped(b->o, rint(*w / step + 10 * b->eps) + zero);
+        ck_assert_msg(code == below || code == above, "mode %d, row %d, column %d: code %g, brute force %g", b->mode, r, column, code, above);
+        double e = (*w - (code - zero) * step) / inverse[0];
+        for (int j = 0; j < C - i; j++) w[j] -= e * inverse[j];
+    }
+}
+
+/* Optimal brain quantization, in every mode. Steps of a group are those of its weights when it is reached, after all updates; static ones, and those
+ * of whole rows, those of the weights as they were. */
 START_TEST(equals_brute_force)
 {
-    enum { R = 16, C = 32, T = 80 };
-    double w[R * C], x[T * C], h[C * C], inverse[C * C], mean = 0;
+    enum { R = BRUTE_ROWS, C = BRUTE_COLS, T = 80 };
+    double w[R * C], x[T * C];
     normals(w, R * C, 1);
     correlated(x, T, C, 2);
-    problem *p = open_problem(backend_of(_i), plain, R, C, w);
-    ok(add_inputs(p, x, T, 1), &p->err);
-    ok(solve(p), &p->err);
-    memcpy(h, p->hessian, sizeof h);
-    for (int j = 0; j < C; j++) mean += h[j * C + j] / C;
-    for (int j = 0; j < C; j++) h[j * C + j] += 0.01 * mean;
-    for (int i = 0; i < C; i++) {
-        int n = C - i;
-        invert_from(h, C, i, inverse);
-        for (int r = 0; r < R; r++) {
-            double s = p->step[r], q = fmax(-8, fmin(7, rint(w[r * C + i] / s))), e = (w[r * C + i] - q * s) / inverse[0];
-            ck_assert_msg(p->codes[r * C + i] == (int32_t)q, "row %d, column %d: code %d, brute force %g", r, i, p->codes[r * C + i], q);
-            for (int j = 0; j < n; j++) w[r * C + i + j] -= e * inverse[j];
+    for (int mode = 0; mode < BRUTE_MODES; mode = next(backend_of(_i), mode)) {
+        brute b;
+        problem *p = open_problem(backend_of(_i), brute_mode(mode), R, C, w);
+        ok(add_inputs(p, x, T, 1), &p->err);
+        ok(solve(p), &p->err);
+        start_brute(&b, p, mode);
+        bool live = p->opt.group && !p->opt.static_groups;
+        for (int i = 0; i < C; i++) {
+            for (int r = 0; r < R && i % b.group == 0; r++) check_step(&b, r, i / b.group, (live ? b.w : p->before) + r * C + i);
+            int group = (live ? i : b.order[i]) / b.group;
+            ck_assert_int_eq(p->group_of[b.order[i]], group);
+            round_column(&b, i, group);
         }
+        close_problem(p);
     }
-    close_problem(p);
 }
 END_TEST
 
@@ -318,9 +426,6 @@ static bk_gptq_options combination(int i)
     return o;
 }
 enum { COMBINATIONS = 4 * 2 * 2 * 2 * 2 * 2 * 3 };
-
-/* The next one for a backend: some of them where every access is slow */
-static int next(const bk_backend *be, int i) { return i + (be->host_memory ? 1 : 13); }
 
 static problem *solve_combination(const bk_backend *be, int i)
 {

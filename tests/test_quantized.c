@@ -190,14 +190,15 @@ static void finish(env *e)
     ok(bk_quantized_finish(e->src, &e->prefix, &info, e->to, &e->err), &e->err);
 }
 
-static void open_env(env *e, const variant *v, const bk_backend *be)
+/* quant: what v would say, or something else. */
+static void open_env_with(env *e, const variant *v, const bk_block_quant *quant, const bk_backend *be)
 {
     static const int32_t ids[] = {9, 8, 1};
     bk_config c = bk_tiny_config();
     c.layers = LAYERS;
     c.qkv_bias = c.qk_norm = v->bias;
     if (v->bias) strcpy(c.arch, "qwen3");
-    *e = (env){.v = v, .be = be, .quant = quant_of(v)};
+    *e = (env){.v = v, .be = be, .quant = *quant};
     bk_tiny_model_write(&c, 5, e->dir);
     strcpy(e->to, "/tmp/bk_quantized_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(e->to));
@@ -210,6 +211,12 @@ static void open_env(env *e, const variant *v, const bk_backend *be)
     e->x = bk_tiny_stream(SAMPLES, TOKENS, c.hidden, 9);
     write_layers(e);
     finish(e);
+}
+
+static void open_env(env *e, const variant *v, const bk_backend *be)
+{
+    bk_block_quant quant = quant_of(v);
+    open_env_with(e, v, &quant, be);
 }
 
 static void close_env(env *e)
@@ -289,6 +296,59 @@ START_TEST(a_model_comes_back_to_the_bit)
     open_env(&e, &variants[_i], bk_backend_cpu());
     check_model(&e);
     close_env(&e);
+}
+END_TEST
+
+static const char *const places[] = {"weight", "activation", "key", "value"};
+enum { PLACES = 4 };
+
+static bk_qspec *spec_at(bk_block_quant *q, int place)
+{
+    bk_qspec *const all[PLACES] = {&q->weight, &q->activation, &q->key, &q->value};
+    return all[place];
+}
+
+/* Does every site and linear of that place take it? */
+static bool can_be(const bk_block_quant *quant)
+{
+    bk_config c = bk_tiny_config();
+    bk_error err = {0};
+    bk_block *b = NULL;
+    bk_status st = bk_block_create(&b, bk_backend_cpu(), &c, &(bk_block_options){.quant = quant, .tokens = TOKENS}, &err);
+    ck_assert_msg(!st || st == BK_EINVAL || st == BK_ESHAPE, "%s: %s", bk_status_name(st), err.msg);
+    if (!st) bk_block_free(b);
+    return !st;
+}
+
+static void comes_back(const bk_block_quant *quant, const char *name, bool rotated)
+{
+    env e;
+    const variant v = {.name = name, .w_bits = quant->weight.bits, .rotated = rotated, .bias = !rotated, .prefix = 2, .weights = quant->weight.quantizer};
+    open_env_with(&e, &v, quant, bk_backend_cpu());
+    check_model(&e);
+    close_env(&e);
+}
+
+/* With each granularity that it takes there, with and without a zero point; a dynamic W4A8KV8 around it. */
+START_TEST(every_quantizer_comes_back_from_every_place_that_it_serves)
+{
+    const bk_quantizer *q = bk_quantizers[_i];
+    for (int place = 0; place < PLACES; place++) {
+        int times = 0;
+        for (int k = 0; k < 2 * BK_GRANULARITY_COUNT; k++) {
+            char name[96];
+            bk_block_quant quant = bk_tiny_quant("dynamic", 4, 8, true);
+            bk_qspec *at = spec_at(&quant, place);
+            *at = bk_tiny_spec(q->name, 3, k % 2, (bk_granularity)(k / 2), k / 2 == BK_PER_GROUP ? 16 : 0);
+            at->restricted = k / 2 % 2;
+            snprintf(name, sizeof name, "%s %s per %s%s", q->name, places[place], bk_granularity_name[k / 2], k % 2 ? "" : ", asymmetric");
+            if (!can_be(&quant)) continue;
+            comes_back(&quant, name, k % 2);
+            times++;
+        }
+        bool serves = place ? q->for_activations : q->for_weights;
+        ck_assert_msg((times > 0) == serves, "%s came back from %s %d times", q->name, places[place], times);
+    }
 }
 END_TEST
 
@@ -647,6 +707,7 @@ int main(void)
     TCase *t = tcase_create("round trip");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, a_model_comes_back_to_the_bit, 0, VARIANTS);
+    tcase_add_loop_test(t, every_quantizer_comes_back_from_every_place_that_it_serves, 0, bk_quantizer_count);
     tcase_add_loop_test(t, a_model_comes_back_on_other_backends, 0, 2 * VARIANTS);
     tcase_add_loop_test(t, the_rest_of_the_model_comes_back, 0, 2);
     tcase_add_loop_test(t, one_shard_comes_back_alone, 0, VARIANTS);

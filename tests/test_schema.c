@@ -1,11 +1,14 @@
 #include <check.h>
 #include <dirent.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "backends/kernels.h"
 #include "experiments/schema.h"
 #include "experiments/scheme.h"
+#include "io/store.h"
 
 static bk_run_config c, d;
 static bk_error err;
@@ -166,6 +169,186 @@ START_TEST(defaults_are_those_of_the_table)
     ck_assert(!c.quant.weight.restricted);
     ck_assert(c.train.lr_quant == 5e-5 && c.train.beta2 == 0.999 && c.train.clip_grad == 0);
     ck_assert_uint_eq(c.evaluate, BK_EVALUATE_PPL);
+}
+END_TEST
+
+/* --- keys and their members --- */
+
+#define FIELD(f) offsetof(bk_run_config, f), _Generic(((bk_run_config *)0)->f, bool: 'b', int64_t: 'i', double: 'd', default: 'e')
+#define OF_QUANT(place)                                                                                                                          \
+    {"quant." #place ".bits=3", FIELD(quant.place.bits), 3}, {"quant." #place ".symmetric=false", FIELD(quant.place.symmetric), 0},                \
+        {"quant." #place ".step=restricted", FIELD(quant.place.restricted), 1}, {"quant." #place ".clip=true", FIELD(quant.place.clip), 1},        \
+        {"quant." #place ".granularity=group", FIELD(quant.place.granularity), BK_PER_GROUP}, {"quant." #place ".group=48", FIELD(quant.place.group), 48}, \
+        {"quant." #place ".group=auto", FIELD(quant.place.group), BK_GROUP_AUTO}
+
+/* A value that is not the default, every word but that of the default, and where it must arrive. */
+static const struct {
+    const char *set;
+    size_t at;
+    char type;
+    double want;
+} arrives[] = {
+    {"seed=11", FIELD(seed), 11},
+    {"threads=3", FIELD(threads), 3},
+    {"strict=true", FIELD(strict), 1},
+    {"equivalence_tolerance=0.25", FIELD(equivalence_tolerance), 0.25},
+    {"data.detection.samples=5", FIELD(data.detection.samples), 5},
+    {"data.detection.seqlen=6", FIELD(data.detection.seqlen), 6},
+    {"data.calibration.samples=7", FIELD(data.calibration.samples), 7},
+    {"data.calibration.seqlen=8", FIELD(data.calibration.seqlen), 8},
+    {"data.statistics.samples=9", FIELD(data.statistics.samples), 9},
+    {"data.statistics.seqlen=10", FIELD(data.statistics.seqlen), 10},
+    {"data.training.samples=11", FIELD(data.training.samples), 11},
+    {"data.training.seqlen=12", FIELD(data.training.seqlen), 12},
+    {"data.training.validation=13", FIELD(data.validation), 13},
+    {"data.evaluation.seqlen=14", FIELD(data.evaluation.seqlen), 14},
+    {"data.evaluation.windows=15", FIELD(data.evaluation.samples), 15},
+    {"data.evaluation.windows=all", FIELD(data.evaluation.samples), -1},
+    {"data.bos=none", FIELD(data.bos), BK_BOS_NONE},
+    {"data.strip_bos=true", FIELD(data.strip_bos), 1},
+    {"data.parse_special=true", FIELD(data.parse_special), 1},
+    {"rotation.r1=false", FIELD(rotation.r1), 0},
+    {"rotation.r2=false", FIELD(rotation.r2), 0},
+    {"rotation.r3=false", FIELD(rotation.r3), 0},
+    {"rotation.r4=false", FIELD(rotation.r4), 0},
+    {"rotation.basis=offq", FIELD(rotation.basis), BK_BASIS_OFFQ},
+    {"rotation.basis=spinquant", FIELD(rotation.basis), BK_BASIS_SPINQUANT},
+    {"rotation.basis=dfrot", FIELD(rotation.basis), BK_BASIS_DFROT},
+    {"rotation.basis=dartquant", FIELD(rotation.basis), BK_BASIS_DARTQUANT},
+    {"rotation.basis=kurtail", FIELD(rotation.basis), BK_BASIS_KURTAIL},
+    {"rotation.r2_per_head=true", FIELD(rotation.r2_per_head), 1},
+    {"rotation.r4_group=16", FIELD(rotation.r4_group), 16},
+    {"rotation.r4_group=auto", FIELD(rotation.r4_group), BK_GROUP_AUTO},
+    {"rotation.fold_v_bias=true", FIELD(rotation.fold_v_bias), 1},
+    {"scales.from=smoothquant", FIELD(scales.from), BK_SCALES_SMOOTHQUANT},
+    {"scales.from=awq", FIELD(scales.from), BK_SCALES_AWQ},
+    {"scales.alpha=0.375", FIELD(scales.alpha), 0.375},
+    {"prefix.threshold=65", FIELD(prefix.threshold), 65},
+    {"prefix.lower_threshold=9", FIELD(prefix.lower_threshold), 9},
+    {"prefix.overlap=true", FIELD(prefix.overlap), 1},
+    {"prefix.bos=none", FIELD(prefix.bos), BK_PREFIX_BOS_NONE},
+    {"prefix.search.objective=ratio", FIELD(prefix.search.objective), BK_SEARCH_RATIO},
+    {"prefix.search.candidates=17", FIELD(prefix.search.candidates), 17},
+    {"prefix.search.max_tokens=5", FIELD(prefix.search.max_tokens), 5},
+    {"prefix.search.samples=3", FIELD(prefix.search.samples), 3},
+    {"prefix.search.tau=0.125", FIELD(prefix.search.tau), 0.125},
+    OF_QUANT(weight),
+    OF_QUANT(activation),
+    OF_QUANT(key),
+    OF_QUANT(value),
+    {"init.from=gptq", FIELD(init.from), BK_INIT_GPTQ},
+    {"init.search=false", FIELD(init.search), 0},
+    {"init.refresh=true", FIELD(init.refresh), 1},
+    {"init.range=ema", FIELD(init.range), BK_RANGE_EMA},
+    {"train.epochs=21", FIELD(train.epochs), 21},
+    {"train.batch=22", FIELD(train.batch), 22},
+    {"train.lr_quant=0.5", FIELD(train.lr_quant), 0.5},
+    {"train.lr_weight=0.25", FIELD(train.lr_weight), 0.25},
+    {"train.lr_round=0.125", FIELD(train.lr_round), 0.125},
+    {"train.norms=true", FIELD(train.norms), 1},
+    {"train.lr_min_factor=30", FIELD(train.lr_min_factor), 30},
+    {"train.beta1=0.25", FIELD(train.beta1), 0.25},
+    {"train.beta2=0.5", FIELD(train.beta2), 0.5},
+    {"train.eps=0.0625", FIELD(train.eps), 0.0625},
+    {"train.weight_decay=0.75", FIELD(train.weight_decay), 0.75},
+    {"train.clip_grad=2.5", FIELD(train.clip_grad), 2.5},
+    {"train.shuffle=true", FIELD(train.shuffle), 1},
+    {"train.loss=skip_mse", FIELD(train.loss), BK_LOSS_SKIP_MSE},
+    {"train.loss=clamp_mse", FIELD(train.loss), BK_LOSS_CLAMP_MSE},
+    {"train.loss=normalized_mse", FIELD(train.loss), BK_LOSS_NORMALIZED_MSE},
+    {"train.loss=cosine", FIELD(train.loss), BK_LOSS_COSINE},
+    {"train.target=quant", FIELD(train.target), BK_TARGET_QUANT},
+    {"train.target=both", FIELD(train.target), BK_TARGET_BOTH},
+    {"train.keep=last", FIELD(train.keep), BK_KEEP_LAST},
+    {"gptq.percdamp=0.5", FIELD(gptq.percdamp), 0.5},
+    {"gptq.act_order=true", FIELD(gptq.act_order), 1},
+    {"gptq.static_groups=true", FIELD(gptq.static_groups), 1},
+    {"gptq.mse_clip=false", FIELD(gptq.mse_clip), 0},
+    {"gptq.act_quant=true", FIELD(gptq.act_quant), 1},
+    {"offq.scope=sequence", FIELD(offq.scope), BK_OFFQ_TOKEN_PER_SEQUENCE},
+    {"offq.rows=all", FIELD(offq.basis), BK_OFFQ_ALL_TOKENS},
+    {"offq.tail=0.125", FIELD(offq.tail), 0.125},
+    {"offq.score=variance", FIELD(offq.score), BK_OFFQ_VARIANCE},
+    {"offq.zigzag=true", FIELD(offq.zigzag), 1},
+    {"offq.spread=gaussian", FIELD(offq.spread), BK_OFFQ_GAUSSIAN},
+    {"offq.keys=on", FIELD(offq.keys), BK_OFFQ_KEYS_ON},
+    {"offq.keys=off", FIELD(offq.keys), BK_OFFQ_KEYS_OFF},
+    {"offq.spikiness=2.5", FIELD(offq.spikiness), 2.5},
+    {"offq.group=32", FIELD(offq.group), 32},
+    {"spin.steps=23", FIELD(spin.steps), 23},
+    {"spin.batch=24", FIELD(spin.batch), 24},
+    {"spin.seqlen=25", FIELD(spin_seqlen), 25},
+    {"spin.lr=0.25", FIELD(spin.lr), 0.25},
+    {"spin.momentum=0.5", FIELD(spin.momentum), 0.5},
+    {"spin.clip_grad=0.125", FIELD(spin.clip_grad), 0.125},
+    {"spin.weight_bits=4", FIELD(spin.weight_bits), 4},
+    {"spin.r2=true", FIELD(spin.r2), 1},
+    {"norm_rotation.rows=26", FIELD(norm_rotation.rows), 26},
+    {"norm_rotation.rounds=27", FIELD(norm_rotation.dfrot.rounds), 27},
+    {"norm_rotation.massive_weight=28", FIELD(norm_rotation.dfrot.massive_weight), 28},
+    {"norm_rotation.epochs=29", FIELD(norm_rotation.spread.epochs), 29},
+    {"norm_rotation.batch=30", FIELD(norm_rotation.spread.batch), 30},
+    {"norm_rotation.lr=0.25", FIELD(norm_rotation.spread.lr), 0.25},
+    {"norm_rotation.momentum=0.5", FIELD(norm_rotation.spread.momentum), 0.5},
+    {"store.keep=all", FIELD(store.keep), BK_TARGETS_ALL},
+    {"store.keep=shared", FIELD(store.keep), BK_TARGETS_SHARED},
+    {"store.dtype=f32", FIELD(store.dtype), BK_STORE_F32},
+    {"store.overflow=f32", FIELD(store.overflow), BK_OVERFLOW_F32},
+    {"store.overflow=error", FIELD(store.overflow), BK_OVERFLOW_ERROR},
+    {"store.compression=gzip", FIELD(store.compression), 1},
+};
+enum { ARRIVES = sizeof arrives / sizeof arrives[0] };
+
+static double member(const bk_run_config *of, int i)
+{
+    const void *at = (const char *)of + arrives[i].at;
+    switch (arrives[i].type) {
+    case 'b': return *(const bool *)at;
+    case 'i': return (double)*(const int64_t *)at;
+    case 'd': return *(const double *)at;
+    default: return *(const int *)at;
+    }
+}
+
+/* The member of the key has it, and no other key has changed. */
+START_TEST(every_key_arrives_at_its_member)
+{
+    char key[64], others[65], in_c[64], in_d[64];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(arrives[_i].set, "="), arrives[_i].set);
+    snprintf(others, sizeof others, "!%s", key);
+    must_parse("model: x\n");
+    d = c;
+    ck_assert_msg(parse_set("model: x\n", arrives[_i].set) == BK_OK, "%s", err.msg);
+    ck_assert_msg(member(&d, _i) != arrives[_i].want, "%s is the default", arrives[_i].set);
+    ck_assert_msg(member(&c, _i) == arrives[_i].want, "%s arrives as %g", arrives[_i].set, member(&c, _i));
+    ck_assert_str_eq(bk_run_config_diff(&d, &c, NULL, in_d, in_c, sizeof in_c), key);
+    const char *also = bk_run_config_diff(&d, &c, (const char *const[]){others, NULL}, in_d, in_c, sizeof in_c);
+    ck_assert_msg(!also, "%s changes %s too", arrives[_i].set, also);
+}
+END_TEST
+
+static bool is_tried(const char *key, const char *word)
+{
+    size_t n = strlen(key);
+    for (int i = 0; i < ARRIVES; i++)
+        if (!strncmp(arrives[i].set, key, n) && arrives[i].set[n] == '=' && (!word || !strcmp(arrives[i].set + n + 1, word))) return true;
+    return false;
+}
+
+START_TEST(no_number_and_no_word_is_left_out_above)
+{
+    for (int i = 0; i < bk_key_count; i++) {
+        const bk_key *k = &bk_keys[i];
+        bool number = k->type == BK_KEY_BOOL || k->type == BK_KEY_EITHER || k->type == BK_KEY_INT || k->type == BK_KEY_BITS || k->type == BK_KEY_REAL;
+        bool words = k->type == BK_KEY_ENUM || k->type == BK_KEY_INT_OR;
+        if ((!number && !words) || bk_key_owner(k)) continue; /* texts and lists: above; options of quantizers: tests/test_quant_options.c */
+        ck_assert_msg(is_tried(k->path, NULL), "%s", k->path);
+        for (const char *w = words && k->initial ? k->choices : ""; *w; w += strcspn(w, "|"), w += *w == '|') {
+            char word[32];
+            snprintf(word, sizeof word, "%.*s", (int)strcspn(w, "|"), w);
+            ck_assert_msg(!strcmp(word, k->initial) || is_tried(k->path, word), "%s=%s", k->path, word);
+        }
+    }
 }
 END_TEST
 
@@ -504,6 +687,8 @@ int main(void)
     tcase_add_test(t, line_of_ten_megabytes_is_an_error);
     tcase_add_test(t, endless_nesting_is_an_error);
     tcase_add_test(t, defaults_are_those_of_the_table);
+    tcase_add_loop_test(t, every_key_arrives_at_its_member, 0, ARRIVES);
+    tcase_add_test(t, no_number_and_no_word_is_left_out_above);
     tcase_add_test(t, lists_maps_and_words_arrive);
     tcase_add_test(t, quant_section_overrides_the_scheme_in_any_order);
     tcase_add_test(t, config_overrides_the_method);
