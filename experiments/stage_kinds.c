@@ -71,6 +71,7 @@ static void add_samples(bk_text_buffer *b, const bk_run_config *c, unsigned sets
     if ((sets & BK_STAGE_STATISTICS) && bk_run_needs_statistics(c)) add_set(b, bk_run_config_text(c, s), s->samples, s->seqlen);
     if (sets & BK_STAGE_TRAINING) add_set(b, t->text, t->samples + c->data.validation, t->seqlen);
     if (sets & BK_STAGE_EVALUATION) add_set(b, e->text, e->samples, e->seqlen);
+    if (sets & ~(unsigned)BK_STAGE_EVALUATION) bk_buffer_add(b, "drawn by the seed %lld\n", (long long)c->seed);
     if ((sets & ~(unsigned)BK_STAGE_DETECTION) && c->data.bos == BK_BOS_AUTO)
         bk_buffer_add(b, "%s\n", c->prefix.mode == BK_PREFIX_NONE ? "BOS before a text" : "prefix before a text");
 }

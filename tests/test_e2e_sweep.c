@@ -165,8 +165,27 @@ static int made_in_all(void)
     return n;
 }
 
-/* Of a sweep over keys that stand before different stages: what the plan says of every kind, what is right, and what
- * was made. */
+/* Of every kind of stage: what the plan says, what is right, and what is made. */
+static void expect_stages(const int right[BK_STAGE_KINDS], int points)
+{
+    make_plan();
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        const char *stage = bk_stage_name((bk_stage_kind)k);
+        ck_assert_msg(planned(stage) == right[k], "%s: planned %d, want %d", stage, planned(stage), right[k]);
+    }
+    ck_assert_int_eq(planned("train"), points);
+    e2e_brick(0, "sweep sweep.yaml --out a --jobs 2");
+    make_plan();
+    for (int k = 0; k < BK_STAGE_KINDS; k++) {
+        const char *stage = bk_stage_name((bk_stage_kind)k);
+        ck_assert_msg(made(stage) == right[k], "%s: made %d, want %d", stage, made(stage), right[k]);
+        ck_assert_int_eq(planned(stage), 0);
+    }
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), points);
+    ck_assert_int_eq(planned("train"), 0);
+}
+
+/* Keys that stand before different stages. */
 START_TEST(stages_are_made_as_often_as_the_plan_says)
 {
     static const int right[BK_STAGE_KINDS] = {
@@ -175,21 +194,17 @@ START_TEST(stages_are_made_as_often_as_the_plan_says)
         [BK_STAGE_ROW_NO_PREFIX] = 2, [BK_STAGE_ROW_INIT] = 4};
     sweep_file("base: run.yaml\nset: {evaluate: [ablation]}\ngrid:\n  prefix.mode: [auto, none]\n  init.search: [true, "
                "false]\n  train.lr_quant: [1e-3, 1e-2]\n");
-    make_plan();
-    for (int k = 0; k < BK_STAGE_KINDS; k++) {
-        const char *stage = bk_stage_name((bk_stage_kind)k);
-        ck_assert_msg(planned(stage) == right[k], "%s: planned %d, want %d", stage, planned(stage), right[k]);
-    }
-    ck_assert_int_eq(planned("train"), 8);
-    e2e_brick(0, "sweep sweep.yaml --out a --jobs 2");
-    make_plan();
-    for (int k = 0; k < BK_STAGE_KINDS; k++) {
-        const char *stage = bk_stage_name((bk_stage_kind)k);
-        ck_assert_msg(made(stage) == right[k], "%s: made %d, want %d", stage, made(stage), right[k]);
-        ck_assert_int_eq(planned(stage), 0);
-    }
-    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), 8);
-    ck_assert_int_eq(planned("train"), 0);
+    expect_stages(right, 8);
+}
+END_TEST
+
+/* Windows are drawn by the seed, those of the detection too. */
+START_TEST(every_seed_has_stages_of_its_own)
+{
+    static const int right[BK_STAGE_KINDS] = {[BK_STAGE_OUTLIERS] = 3, [BK_STAGE_INIT] = 3, [BK_STAGE_ROW_FP] = 1,
+                                              [BK_STAGE_ROW_PREFIX] = 3, [BK_STAGE_ROW_INIT] = 3};
+    sweep_file("base: run.yaml\ngrid: {seed: [1, 2, 3]}\n");
+    expect_stages(right, 3);
 }
 END_TEST
 
@@ -553,6 +568,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, stages_are_made_as_often_as_the_plan_says);
+    tcase_add_test(t, every_seed_has_stages_of_its_own);
     tcase_add_test(t, points_share_targets_by_themselves);
     tcase_add_test(t, sweep_with_one_more_value_shares_stages_and_points);
     tcase_add_test(t, plan_touches_nothing);
