@@ -60,7 +60,7 @@ typedef struct bk_run {
     bool complete;      /* summary.json is there */
     int64_t stop_after; /* blocks to train in all, then to end without evaluation; 0 = all */
     bool stopped;       /* which it did */
-    bool all_fell_back; /* no block could be trained, or GPTQ rounded no linear: exit 4, with everything written */
+    bool came_to_nothing; /* bk_run_outcome_check failed: exit 4, with everything written */
     bk_progress progress;
     bk_beacon beacon;
 } bk_run;

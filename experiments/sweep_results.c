@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "experiments/printable.h"
+#include "experiments/run_outcome.h"
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
@@ -28,27 +29,30 @@ static void clear_numbers(bk_sweep_row *row)
 
 static void take_blocks(const bk_json *blocks, bk_sweep_row *row)
 {
-    size_t n = bk_json_size(blocks), fell_back = 0;
+    size_t n = bk_json_size(blocks);
     row->loss_init = row->loss_final = 0;
     for (size_t i = 0; i < n; i++) {
         const bk_json *b = bk_json_at(blocks, i);
         row->loss_init += number(b, "loss_init") / (double)n;
         row->loss_final += number(b, "loss_final") / (double)n;
         row->loss_last = number(b, "loss_final");
-        fell_back += bk_json_bool(bk_json_get(b, "fell_back"), false);
     }
-    if (!n || fell_back < n) return;
-    row->state = BK_POINT_FAILED; /* `run` ends with this code whenever it is asked */
-    row->code = BK_EXIT_NUMERIC;
-    snprintf(row->message, sizeof row->message, "no block could be trained");
+}
+
+/* One that came to nothing has failed, though it has numbers: `run` says so whenever it is asked. */
+static void take_outcome(const bk_json *summary, bk_sweep_row *row)
+{
+    bk_error why = {0};
+    bk_run_outcome o = bk_run_outcome_of(summary);
+    bk_status st = bk_run_outcome_check(&o, &why);
+    row->state = st ? BK_POINT_FAILED : BK_POINT_DONE;
+    row->code = bk_exit_code(st);
+    snprintf(row->message, sizeof row->message, "%.*s", (int)sizeof row->message - 1, why.msg);
 }
 
 static void take_summary(const bk_json *summary, bk_sweep_row *row)
 {
     const bk_json *ppl = bk_json_get(summary, "ppl"), *seconds = bk_json_get(summary, "seconds");
-    row->state = BK_POINT_DONE;
-    row->code = 0;
-    row->message[0] = 0;
     row->fp = number(ppl, "fp");
     row->fp_prefix = number(ppl, "fp_prefix");
     row->init = number(ppl, "init");
@@ -57,6 +61,7 @@ static void take_summary(const bk_json *summary, bk_sweep_row *row)
     for (int i = 0; i < BK_RUN_STAGES; i++) row->seconds[i] = number(seconds, bk_run_stage_name[i]);
     row->peak = number(summary, "peak_rss_bytes");
     take_blocks(bk_json_get(summary, "blocks"), row);
+    take_outcome(summary, row);
 }
 
 bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err)

@@ -97,7 +97,8 @@ static void line_finished(const bk_run_view *v, char to[BK_WATCH_LINE])
     add(to, "finished");
     if (!isnan(v->ppl_final)) add(to, ": perplexity %.4f", v->ppl_final);
     if (!isnan(v->ppl_final) && !isnan(v->ppl_fp)) add(to, ", full precision %.4f", v->ppl_fp);
-    if (v->fell_back) add(to, "; %lld blocks could not be trained", (long long)v->fell_back);
+    if (*v->why) add(to, "; %s", v->why);
+    else if (v->outcome.fell_back) add(to, "; %lld blocks could not be trained", (long long)v->outcome.fell_back);
 }
 
 static void line_stopped(const bk_run_view *v, char to[BK_WATCH_LINE])
