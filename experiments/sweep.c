@@ -112,15 +112,27 @@ static bk_status set_up(bk_sweep_run *r, bk_sweep *s, const char *file, const ch
     return BK_OK;
 }
 
+/* Runs that are finished are not run again. */
+static void say_failures(int failed, int finished, int points)
+{
+    char again[80] = "";
+    if (!failed) return;
+    if (finished == 0) snprintf(again, sizeof again, "; the same command tries them again");
+    else if (finished < failed) snprintf(again, sizeof again, "; the same command tries %d of them again", failed - finished);
+    bk_log(BK_LOG_ERROR, "%d of %d points failed%s%s", failed, points, again,
+           finished ? "; runs that came to their end without a result stay as they are" : "");
+}
+
 /* Exit code of the first point, in the order of the file, that failed. */
 static int code_of_failures(const bk_sweep_run *r)
 {
-    int first = BK_EXIT_OK, n = 0;
+    int first = BK_EXIT_OK, n = 0, finished = 0;
     for (int i = 0; i < r->s->n; i++) {
         if (r->row[i].state != BK_POINT_FAILED) continue;
         if (n++ == 0) first = r->row[i].code;
+        finished += r->row[i].finished;
     }
-    if (n) bk_log(BK_LOG_ERROR, "%d of %d points failed; the same command tries them again", n, r->s->n);
+    say_failures(n, finished, r->s->n);
     return first;
 }
 

@@ -19,8 +19,9 @@ static double number(const bk_json *o, const char *key)
     return bk_json_num(bk_json_get(o, key), NAN);
 }
 
-static void clear_numbers(bk_sweep_row *row)
+static void clear_result(bk_sweep_row *row)
 {
+    row->finished = false;
     double *all[] = {&row->fp,        &row->fp_prefix,  &row->init,      &row->final, &row->gap,
                      &row->loss_init, &row->loss_final, &row->loss_last, &row->peak};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = NAN;
@@ -62,6 +63,7 @@ static void take_summary(const bk_json *summary, bk_sweep_row *row)
     row->peak = number(summary, "peak_rss_bytes");
     take_blocks(bk_json_get(summary, "blocks"), row);
     take_outcome(summary, row);
+    row->finished = true;
 }
 
 bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err)
@@ -69,7 +71,7 @@ bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *r
     char manifest[BK_STAGE_PATH], summary[BK_STAGE_PATH];
     bk_json *o;
     *done = false;
-    clear_numbers(row);
+    clear_result(row);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
     snprintf(summary, sizeof summary, "%s/summary.json", dir);
     if (!bk_exists(manifest)) return BK_OK; /* nothing was computed yet */

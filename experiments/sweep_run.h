@@ -14,6 +14,7 @@ typedef enum { BK_POINT_PENDING, BK_POINT_RUNNING, BK_POINT_DONE, BK_POINT_FAILE
  * of the last block. */
 typedef struct bk_sweep_row {
     bk_point_state state;
+    bool finished;     /* its run is: one that has failed all the same does so whenever it is asked */
     int code;          /* exit code of a point that failed */
     char message[300]; /* why */
     double fp, fp_prefix, init, final, gap, loss_init, loss_final, loss_last;

@@ -437,6 +437,35 @@ START_TEST(failed_point_is_told_and_the_others_run)
 }
 END_TEST
 
+/* Values whose gradients leave f32. Where nothing is trained, that is no failure. */
+START_TEST(point_that_came_to_nothing_stays_failed_and_is_not_ranked)
+{
+    bk_synth *s = e2e_synth("tiny");
+    for (int64_t l = 0; l < s->cfg.layers; l++)
+        for (int64_t i = 0; i < s->cfg.hidden * s->cfg.inter; i++) s->block[l].w[BK_W_DOWN][i] *= 1e25f;
+    e2e_synth_write(s, "m");
+    e2e_config("m", "store: {dtype: f32}\n");
+    sweep_file("base: run.yaml\nset: {prefix.mode: none}\ngrid: {train.epochs: [1, 0]}\n");
+    e2e_brick(4, "sweep sweep.yaml --out a");
+    e2e_said("epochs=1: failed (exit 4): no block could be trained");
+    e2e_said("1 of 2 points failed; runs that came to their end without a result stay as they are");
+    e2e_brick(4, "sweep sweep.yaml --out a --json");
+    e2e_silent(": started");
+    expect_cell("a", 0, "status", "failed");
+    expect_cell("a", 1, "status", "done");
+    char *text = e2e_text("out");
+    bk_json *o = parse(text);
+    ck_assert_uint_eq(bk_json_size(bk_json_get(o, "ranking")), 1);
+    ck_assert_str_eq(bk_json_str(bk_json_at(bk_json_get(o, "ranking"), 0), ""), "epochs=0");
+    bk_json_free(o);
+    free(text);
+    e2e_append("sweep.yaml", "exclude: [{train.epochs: 0}]\n");
+    e2e_remove("a/epochs=1"); /* as it is told to */
+    e2e_brick(4, "sweep sweep.yaml --out a");
+    ck_assert_int_eq(count("err", ": started"), 1);
+}
+END_TEST
+
 START_TEST(what_is_wrong_with_a_point_is_said_before_any_runs)
 {
     sweep_file("base: run.yaml\ngrid: {data.evaluation.text: [../m/eval.txt, none.txt]}\n");
@@ -582,6 +611,7 @@ int main(void)
     tcase_add_test(t, parallel_points_give_the_same_results);
     tcase_add_test(t, listed_commands_give_the_same_results);
     tcase_add_test(t, failed_point_is_told_and_the_others_run);
+    tcase_add_test(t, point_that_came_to_nothing_stays_failed_and_is_not_ranked);
     tcase_add_test(t, what_is_wrong_with_a_point_is_said_before_any_runs);
     tcase_add_test(t, folder_of_another_config_is_refused_before_any_runs);
     tcase_add_test(t, points_of_a_text_that_has_changed_are_refused);
