@@ -76,7 +76,8 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err) BK_MUST_USE;
 /* Whether another process runs there, and which. */
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner);
-/* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. */
+/* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. BK_EFORMAT, BK_EIO: it
+ * cannot be read. */
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
 bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;

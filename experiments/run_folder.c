@@ -49,6 +49,7 @@ bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_erro
     snprintf(path, sizeof path, "%s/config.yaml", dir);
     bk_status st = bk_file_slurp(path, 1 << 22, &text, &len, err);
     if (!st) st = bk_run_config_parse(text, len, path, NULL, 0, old, err);
+    if (st == BK_EINVAL) st = err->code = BK_EFORMAT; /* brick wrote it: a file that was spoilt, not a config that is wrong */
     const char *key = st ? NULL : bk_run_config_diff(old, c, free_keys, theirs, mine, sizeof mine);
     if (key)
         st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out",

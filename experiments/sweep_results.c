@@ -66,21 +66,21 @@ static void take_summary(const bk_json *summary, bk_sweep_row *row)
     row->finished = true;
 }
 
-bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err)
+bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bk_error *err)
 {
     char manifest[BK_STAGE_PATH], summary[BK_STAGE_PATH];
     bk_json *o;
-    *done = false;
+    bk_error why = {0};
     clear_result(row);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
     snprintf(summary, sizeof summary, "%s/summary.json", dir);
     if (!bk_exists(manifest)) return BK_OK; /* nothing was computed yet */
-    BK_TRY(bk_run_compare_config(dir, c, err));
-    if (!bk_exists(summary) || bk_json_load(summary, &o, NULL))
-        return BK_OK; /* one that cannot be read: `run` says what to do */
+    bk_status st = bk_run_compare_config(dir, c, &why);
+    if (st == BK_EFORMAT || st == BK_EIO) return BK_OK;
+    if (st) return bk_fail(err, st, "%s", why.msg);
+    if (!bk_exists(summary) || bk_json_load(summary, &o, NULL)) return BK_OK;
     take_summary(o, row);
     bk_json_free(o);
-    *done = true;
     return BK_OK;
 }
 
@@ -92,7 +92,8 @@ bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err)
     for (int i = 0; !st && i < r->s->n; i++) {
         bk_sweep_point_dir(r, i, dir, sizeof dir);
         st = bk_sweep_config(r->s, i, c, err);
-        if (!st) st = bk_sweep_look(dir, c, &r->row[i], &r->done[i], err);
+        if (!st) st = bk_sweep_look(dir, c, &r->row[i], err);
+        r->done[i] = r->row[i].finished;
     }
     free(c);
     return st ? st : bk_sweep_share(r->s, r->done, err);

@@ -248,27 +248,48 @@ static double open_work(const crew *w)
     return sum;
 }
 
-static void say_ended(const crew *w, const child *k)
+static void fail_point(crew *w, int point, int code, const char *why)
 {
-    const bk_sweep_row *row = &w->r->row[k->point];
-    char took[32], left[32] = "", what[400] = "";
-    double open = open_work(w);
-    bk_time_text(bk_seconds() - k->began, took, sizeof took);
-    if (open > 0) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
+    bk_sweep_row *row = &w->r->row[point];
+    row->state = BK_POINT_FAILED;
+    row->code = code;
+    snprintf(row->message, sizeof row->message, "%.*s", (int)sizeof row->message - 1, why);
+}
+
+static void say_state(const crew *w, int point, const char *behind)
+{
+    const bk_sweep_row *row = &w->r->row[point];
+    char what[400];
     if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
     else if (isnan(row->final)) snprintf(what, sizeof what, "to block %lld", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
-    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1,
-           w->r->s->n, w->r->s->point[k->point].name, what, took, *left ? "; about " : "", left, *left ? " left" : "");
+    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s%s", point + 1, w->r->s->n,
+           w->r->s->point[point].name, what, behind);
 }
 
-/* What the folder says now. */
-static bk_status look(crew *w, int point, bool *done, bk_error *err)
+static void say_ended(const crew *w, const child *k)
+{
+    char took[32], left[32] = "", behind[128];
+    double open = open_work(w);
+    bk_time_text(bk_seconds() - k->began, took, sizeof took);
+    if (open > 0) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
+    snprintf(behind, sizeof behind, " in %s%s%s%s", took, *left ? "; about " : "", left, *left ? " left" : "");
+    say_state(w, k->point, behind);
+}
+
+/* What the folder says now; the point is pending still if that is no result. What became wrong with it since the sweep
+ * began is a failure of this point, not of the others. */
+static void look(crew *w, int point)
 {
     char dir[FOLDER];
-    BK_TRY(bk_sweep_config(w->r->s, point, w->cfg, err));
+    bk_error why = {0};
+    bk_sweep_row *row = &w->r->row[point];
+    row->state = BK_POINT_PENDING;
+    row->message[0] = 0;
+    bk_status st = bk_sweep_config(w->r->s, point, w->cfg, &why);
     bk_sweep_point_dir(w->r, point, dir, sizeof dir);
-    return bk_sweep_look(dir, w->cfg, &w->r->row[point], done, err);
+    if (!st) st = bk_sweep_look(dir, w->cfg, row, &why);
+    if (st) fail_point(w, point, bk_exit_code(st), why.msg);
 }
 
 static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
@@ -280,19 +301,21 @@ static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
 
 static void take_failure(crew *w, int point, int status)
 {
-    bk_sweep_row *row = &w->r->row[point];
-    row->state = BK_POINT_FAILED;
-    row->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    last_message(w->r, point, row->message, sizeof row->message);
+    char why[300];
+    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    last_message(w->r, point, why, sizeof why);
     if (WIFSIGNALED(status))
-        snprintf(row->message, sizeof row->message, "ended by signal %d (%s)", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
-    else if (!*row->message) snprintf(row->message, sizeof row->message, "exit status %d", row->code);
+        snprintf(why, sizeof why, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (code == 0) { /* its folder was changed by somebody else */
+        snprintf(why, sizeof why, "ended without a result");
+        code = BK_EXIT_INPUT;
+    } else if (!*why) snprintf(why, sizeof why, "exit status %d", code);
+    fail_point(w, point, code, why);
 }
 
 static bk_status reap(crew *w, child *k, int status, bk_error *err)
 {
-    bool done, well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool on_its_way = w->stop_after && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     bool cut_short =
         w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
     child was = *k;
@@ -300,15 +323,14 @@ static bk_status reap(crew *w, child *k, int status, bk_error *err)
     bk_sweep_row *row = &w->r->row[was.point];
     k->pid = 0;
     w->running--;
-    row->state = BK_POINT_PENDING;
-    row->message[0] = 0;
-    BK_TRY(look(w, was.point, &done, err));
-    if (!well && !done && !cut_short && in_use(w->r, was.point, &other)) { /* somebody was faster */
+    look(w, was.point);
+    bool nothing = row->state == BK_POINT_PENDING && !on_its_way && !cut_short;
+    if (nothing && in_use(w->r, was.point, &other)) { /* somebody was faster */
         w->due[was.point] = true;
         w->n_due++;
         return BK_OK;
     }
-    if (!well && !done && !cut_short) take_failure(w, was.point, status);
+    if (nothing) take_failure(w, was.point, status);
     w->finished += w->work[was.point];
     if (!cut_short) say_ended(w, &was);
     return bk_sweep_write(w->r->s, w->r->row, w->r->dir, err);
@@ -351,22 +373,26 @@ static int next_point(crew *w)
 static bk_status fill_slots(crew *w, bk_error *err)
 {
     for (int i = 0; i < w->r->jobs; i++) {
-        bool done = true;
-        int point = -1;
-        while (!w->child[i].pid && done && (point = next_point(w)) >= 0) {
+        for (int point; !w->child[i].pid && (point = next_point(w)) >= 0;) {
             w->due[point] = false;
             w->n_due--;
-            BK_TRY(look(w, point, &done, err));
-            if (done) BK_TRY(bk_sweep_write(w->r->s, w->r->row, w->r->dir, err)); /* by another process, meanwhile */
+            look(w, point);
+            if (w->r->row[point].state == BK_POINT_PENDING) {
+                BK_TRY(start(w, i, point, err));
+                continue;
+            }
+            say_state(w, point, ""); /* by another process, meanwhile */
+            BK_TRY(bk_sweep_write(w->r->s, w->r->row, w->r->dir, err));
         }
-        if (!w->child[i].pid && point >= 0 && !done) BK_TRY(start(w, i, point, err));
     }
     return BK_OK;
 }
 
 static void pass_signal_on(crew *w)
 {
-    if (!w->forwarded && w->running) bk_log(BK_LOG_INFO, "interrupted: waiting for %d points to stop", w->running);
+    if (!w->forwarded && w->running)
+        bk_log(BK_LOG_INFO, "%s: waiting for %d points to stop", bk_cancelled() ? "interrupted" : "the sweep cannot go on",
+               w->running);
     for (int i = 0; i < w->r->jobs && !w->forwarded; i++)
         if (w->child[i].pid) kill(w->child[i].pid, SIGTERM);
     w->forwarded = true;

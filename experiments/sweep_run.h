@@ -21,9 +21,9 @@ typedef struct bk_sweep_row {
     double seconds[BK_RUN_STAGES], peak;
 } bk_sweep_row;
 
-/* Looks into a run folder. *done: it holds the finished run of this config; with another config in it BK_EINVAL. */
-bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done,
-                        bk_error *err) BK_MUST_USE;
+/* Looks into a run folder; of a finished run of this config it takes the result. With another config in it BK_EINVAL;
+ * what cannot be read is no result: `run` says what is wrong with it. */
+bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bk_error *err) BK_MUST_USE;
 /* Validation loss of what a block of the run in a folder kept; NaN if it is not trained. */
 double bk_sweep_loss(const char *dir, int64_t block);
 /* Blocks that the run in a folder has trained. */

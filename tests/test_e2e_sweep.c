@@ -492,6 +492,44 @@ START_TEST(folder_of_another_config_is_refused_before_any_runs)
 }
 END_TEST
 
+/* The others come to their ends; what is wrong is said by the one that it is wrong with. */
+START_TEST(folder_with_an_unreadable_config_is_a_failure_of_its_point)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [0, 1]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_write("a/epochs=0/config.yaml", "model: [\n");
+    e2e_replace("sweep.yaml", "[0, 1]", "[0, 1, 2]");
+    e2e_brick(0, "plan sweep.yaml --out a");
+    e2e_brick(3, "sweep sweep.yaml --out a --jobs 2");
+    e2e_said("epochs=0: failed (exit 3): a/epochs=0/config.yaml:");
+    e2e_said("1 of 3 points failed");
+    expect_cell("a", 0, "status", "failed");
+    expect_cell("a", 1, "status", "done");
+    expect_cell("a", 2, "status", "done");
+    e2e_remove("a/epochs=0/config.yaml");
+    e2e_brick(3, "sweep sweep.yaml --out a");
+    e2e_said("epochs=0: failed (exit 3): a/epochs=0/config.yaml:");
+}
+END_TEST
+
+static const char *const damage[][3] = {{"seed: 2", "seed: 3", "belongs to another config: seed is 3 there and 2 here"},
+                                        {"model: ", "model: [", "ended without a result"}};
+
+START_TEST(folder_that_is_spoilt_under_way_is_a_failure_of_its_point)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [200, 1]}\n");
+    pid_t pid = begin_sweep("");
+    wait_until("a/epochs=200/metrics.jsonl", "epoch", 1);
+    e2e_replace("a/epochs=200/config.yaml", damage[_i][0], damage[_i][1]);
+    ck_assert_int_ne(e2e_wait(pid), 0);
+    e2e_said("epochs=200: failed");
+    e2e_said(damage[_i][2]);
+    e2e_silent("interrupted");
+    expect_cell("a", 0, "status", "failed");
+    expect_cell("a", 1, "status", "done");
+}
+END_TEST
+
 /* The table would mix results of two texts. */
 START_TEST(points_of_a_text_that_has_changed_are_refused)
 {
@@ -614,6 +652,8 @@ int main(void)
     tcase_add_test(t, point_that_came_to_nothing_stays_failed_and_is_not_ranked);
     tcase_add_test(t, what_is_wrong_with_a_point_is_said_before_any_runs);
     tcase_add_test(t, folder_of_another_config_is_refused_before_any_runs);
+    tcase_add_test(t, folder_with_an_unreadable_config_is_a_failure_of_its_point);
+    tcase_add_loop_test(t, folder_that_is_spoilt_under_way_is_a_failure_of_its_point, 0, 2);
     tcase_add_test(t, points_of_a_text_that_has_changed_are_refused);
     tcase_add_test(t, folder_of_a_run_is_no_place_for_a_sweep);
     tcase_add_test(t, seeds_have_mean_and_deviation);
