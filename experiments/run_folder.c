@@ -8,9 +8,12 @@
 #include "experiments/log.h"
 #include "experiments/run.h"
 #include "experiments/version.h"
+#include "io/safetensors.h"
 #include "io/sealed.h"
 #include "io/sums.h"
 #include "quant/plugin.h"
+
+#define SMALL_FILE ((int64_t)1 << 20) /* read through in about a millisecond */
 
 static const char program_key[] = "program_sha256"; /* in the manifest */
 /* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
@@ -203,6 +206,19 @@ static bk_status check_finished(const bk_run *r, const char *summary, bool resum
     bk_log(BK_LOG_WARN, "%s; what was lost is made again", why.msg);
     *finished = false;
     return unlink(summary) == 0 ? BK_OK : bk_fail_errno(err, "%s", summary);
+}
+
+bk_status bk_run_check_quickly(const char *dir, bk_error *err)
+{
+    char model[BK_RUN_PATH];
+    bk_st_set *shards;
+    snprintf(model, sizeof model, "%s/model", dir);
+    BK_TRY(bk_sums_check_small(dir, SMALL_FILE, err));
+    if (!bk_exists(model)) return BK_OK;
+    BK_TRY(bk_sums_check_small(model, SMALL_FILE, err));
+    bk_status st = bk_st_open_folder(model, &shards, err); /* their headers tell how long they are */
+    if (!st) bk_st_close(shards);
+    return st == BK_EUNSUP ? err->code = BK_EFORMAT : st; /* not what brick wrote */
 }
 
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/log.h"
 #include "experiments/printable.h"
 #include "experiments/run_outcome.h"
 #include "experiments/sweep_run.h"
@@ -66,21 +67,30 @@ static void take_summary(const bk_json *summary, bk_sweep_row *row)
     row->finished = true;
 }
 
+/* *summary NULL: nothing was computed there, or not all of it. */
+static bk_status read_result(const char *dir, const bk_run_config *c, bk_json **summary, bk_error *err)
+{
+    char path[BK_STAGE_PATH];
+    *summary = NULL;
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    if (!bk_exists(path)) return BK_OK;
+    BK_TRY(bk_run_compare_config(dir, c, err));
+    snprintf(path, sizeof path, "%s/summary.json", dir);
+    if (!bk_exists(path)) return BK_OK;
+    BK_TRY(bk_run_check_quickly(dir, err));
+    return bk_json_load(path, summary, err);
+}
+
 bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bk_error *err)
 {
-    char manifest[BK_STAGE_PATH], summary[BK_STAGE_PATH];
-    bk_json *o;
+    bk_json *summary;
     bk_error why = {0};
     clear_result(row);
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
-    snprintf(summary, sizeof summary, "%s/summary.json", dir);
-    if (!bk_exists(manifest)) return BK_OK; /* nothing was computed yet */
-    bk_status st = bk_run_compare_config(dir, c, &why);
-    if (st == BK_EFORMAT || st == BK_EIO) return BK_OK;
-    if (st) return bk_fail(err, st, "%s", why.msg);
-    if (!bk_exists(summary) || bk_json_load(summary, &o, NULL)) return BK_OK;
-    take_summary(o, row);
-    bk_json_free(o);
+    bk_status st = read_result(dir, c, &summary, &why);
+    if (st && st != BK_EFORMAT && st != BK_EIO) return bk_fail(err, st, "%s", why.msg);
+    if (summary) take_summary(summary, row);
+    bk_json_free(summary);
+    if (st) snprintf(row->message, sizeof row->message, "%.*s", (int)sizeof row->message - 1, why.msg);
     return BK_OK;
 }
 
@@ -94,6 +104,7 @@ bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err)
         st = bk_sweep_config(r->s, i, c, err);
         if (!st) st = bk_sweep_look(dir, c, &r->row[i], err);
         r->done[i] = r->row[i].finished;
+        if (!st && !r->done[i] && *r->row[i].message) bk_log(BK_LOG_WARN, "%s; that is no result", r->row[i].message);
     }
     free(c);
     return st ? st : bk_sweep_share(r->s, r->done, err);

@@ -302,12 +302,13 @@ static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
 static void take_failure(crew *w, int point, int status)
 {
     char why[300];
+    const bk_sweep_row *row = &w->r->row[point];
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     last_message(w->r, point, why, sizeof why);
     if (WIFSIGNALED(status))
         snprintf(why, sizeof why, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else if (code == 0) { /* its folder was changed by somebody else */
-        snprintf(why, sizeof why, "ended without a result");
+        snprintf(why, sizeof why, "ended without a result%s%.250s", *row->message ? ": " : "", row->message);
         code = BK_EXIT_INPUT;
     } else if (!*why) snprintf(why, sizeof why, "exit status %d", code);
     fail_point(w, point, code, why);

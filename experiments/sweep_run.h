@@ -16,13 +16,13 @@ typedef struct bk_sweep_row {
     bk_point_state state;
     bool finished;     /* its run is: one that has failed all the same does so whenever it is asked */
     int code;          /* exit code of a point that failed */
-    char message[300]; /* why */
+    char message[300]; /* why; of one that is pending: why what is there does not count */
     double fp, fp_prefix, init, final, gap, loss_init, loss_final, loss_last;
     double seconds[BK_RUN_STAGES], peak;
 } bk_sweep_row;
 
-/* Looks into a run folder; of a finished run of this config it takes the result. With another config in it BK_EINVAL;
- * what cannot be read is no result: `run` says what is wrong with it. */
+/* Looks into a run folder; of a finished run of this config it takes the result. With another config in it BK_EINVAL.
+ * What is damaged is no result: the row is left as it is, but for a message that says why, and `run` mends it. */
 bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bk_error *err) BK_MUST_USE;
 /* Validation loss of what a block of the run in a folder kept; NaN if it is not trained. */
 double bk_sweep_loss(const char *dir, int64_t block);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -512,8 +513,75 @@ START_TEST(folder_with_an_unreadable_config_is_a_failure_of_its_point)
 }
 END_TEST
 
+static void another_number(void)
+{
+    e2e_replace("a/epochs=1/summary.json", "\"final\": ", "\"final\": 1");
+}
+
+static void no_sums(void)
+{
+    e2e_remove("a/epochs=1/SHA256SUMS");
+}
+
+static void changed_metrics(void)
+{
+    e2e_flip("a/epochs=1/metrics.jsonl", 40);
+}
+
+static void shard_cut_off(void)
+{
+    struct stat info;
+    ck_assert_int_eq(stat("a/epochs=1/model/model-00001-of-00003.safetensors", &info), 0);
+    ck_assert_int_eq(truncate("a/epochs=1/model/model-00001-of-00003.safetensors", info.st_size - 1), 0);
+}
+
+static void shard_gone(void)
+{
+    e2e_remove("a/epochs=1/model/model-00002-of-00003.safetensors");
+}
+
+static const struct {
+    void (*spoil)(void);
+    const char *said;
+} spoilt[] = {{another_number, "summary.json: was changed or damaged"},
+              {no_sums, "SHA256SUMS: is missing"},
+              {changed_metrics, "metrics.jsonl: was changed or damaged"},
+              {shard_cut_off, "model-00001-of-00003.safetensors"},
+              {shard_gone, "model-00002-of-00003.safetensors: is missing"}};
+
+START_TEST(finished_point_that_was_damaged_is_told_and_made_again)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [0, 1]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_copy_tree("a", "full");
+    spoilt[_i].spoil();
+    make_plan();
+    ck_assert_int_eq(planned("train"), 1);
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_said(spoilt[_i].said);
+    e2e_said("epochs=1: started");
+    e2e_silent("epochs=0: started");
+    expect_same_results("full", "a");
+    e2e_same_run("full/epochs=1", "a/epochs=1");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started");
+}
+END_TEST
+
+/* To save disk, once the numbers are known. */
+START_TEST(model_that_was_removed_is_not_missed)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [0, 1]}\n");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_remove("a/epochs=1/model");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_silent(": started");
+    expect_cell("a", 1, "status", "done");
+}
+END_TEST
+
 static const char *const damage[][3] = {{"seed: 2", "seed: 3", "belongs to another config: seed is 3 there and 2 here"},
-                                        {"model: ", "model: [", "ended without a result"}};
+                                        {"model: ", "model: [", "ended without a result: a/epochs=200/config.yaml:"}};
 
 START_TEST(folder_that_is_spoilt_under_way_is_a_failure_of_its_point)
 {
@@ -654,6 +722,8 @@ int main(void)
     tcase_add_test(t, folder_of_another_config_is_refused_before_any_runs);
     tcase_add_test(t, folder_with_an_unreadable_config_is_a_failure_of_its_point);
     tcase_add_loop_test(t, folder_that_is_spoilt_under_way_is_a_failure_of_its_point, 0, 2);
+    tcase_add_loop_test(t, finished_point_that_was_damaged_is_told_and_made_again, 0, sizeof spoilt / sizeof spoilt[0]);
+    tcase_add_test(t, model_that_was_removed_is_not_missed);
     tcase_add_test(t, points_of_a_text_that_has_changed_are_refused);
     tcase_add_test(t, folder_of_a_run_is_no_place_for_a_sweep);
     tcase_add_test(t, seeds_have_mean_and_deviation);
