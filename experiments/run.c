@@ -135,8 +135,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     bool finished, fits = bk_run_fits(&r->cfg);
     double start = bk_seconds();
     BK_TRY(timed(r, T_LOAD, open_model, err));
-    BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), bk_estimate_prefix(&r->cfg), err));
-    BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
+    BK_TRY(bk_plan_check_shapes(&r->cfg, bk_model_config(r->lab.model), err));
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r, err);
     bk_beacon_open(&r->beacon, r->dir, bk_source_config(r->src)->layers, r->cfg.train.epochs, start);

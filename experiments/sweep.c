@@ -35,7 +35,7 @@ static bk_status check_point(const bk_run_config *c, char model[BK_PATH_SIZE], b
     if (strcmp(model, c->model)) BK_TRY(bk_plan_shapes(c->model, shapes, &known, &weights, err));
     if (!known) return BK_OK;
     snprintf(model, BK_PATH_SIZE, "%s", c->model);
-    return bk_plan_quantizers(c, shapes, err);
+    return bk_plan_check_shapes(c, shapes, err);
 }
 
 /* A point that is done counts as long as its model and texts are what they were. A model is hashed once for points that

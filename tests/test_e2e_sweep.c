@@ -481,6 +481,30 @@ START_TEST(what_is_wrong_with_a_point_is_said_before_any_runs)
 }
 END_TEST
 
+/* Values that a config may have, but not with this model. */
+static const struct {
+    const char *axis, *said;
+} misfits[] = {{"prefix.mode: [none, [99999]]", "99999"},
+               {"data.evaluation.seqlen: [32, 5000]", "data.evaluation.seqlen"},
+               {"quant.skip: [[], [{block: 77}]]", "77"},
+               {"rotation.r4_group: [0, 7]", "7"},
+               {"scheme: [W4A4KV4-static, W4A16-g7]", "quantizers do not fit"}};
+
+START_TEST(what_a_run_would_refuse_at_once_is_refused_of_a_point)
+{
+    char yaml[256];
+    snprintf(yaml, sizeof yaml, "base: run.yaml\nset: {train.epochs: 0}\ngrid: {%s}\n", misfits[_i].axis);
+    sweep_file(yaml);
+    e2e_brick(2, "sweep sweep.yaml --out a");
+    e2e_said(misfits[_i].said);
+    e2e_said("of sweep.yaml)");
+    e2e_silent(": started");
+    e2e_brick(2, "plan sweep.yaml");
+    e2e_said(misfits[_i].said);
+    e2e_said("of sweep.yaml)");
+}
+END_TEST
+
 START_TEST(folder_of_another_config_is_refused_before_any_runs)
 {
     sweep_file(FOUR);
@@ -719,6 +743,7 @@ int main(void)
     tcase_add_test(t, failed_point_is_told_and_the_others_run);
     tcase_add_test(t, point_that_came_to_nothing_stays_failed_and_is_not_ranked);
     tcase_add_test(t, what_is_wrong_with_a_point_is_said_before_any_runs);
+    tcase_add_loop_test(t, what_a_run_would_refuse_at_once_is_refused_of_a_point, 0, sizeof misfits / sizeof misfits[0]);
     tcase_add_test(t, folder_of_another_config_is_refused_before_any_runs);
     tcase_add_test(t, folder_with_an_unreadable_config_is_a_failure_of_its_point);
     tcase_add_loop_test(t, folder_that_is_spoilt_under_way_is_a_failure_of_its_point, 0, 2);
