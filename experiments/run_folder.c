@@ -26,14 +26,13 @@ void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 
 static bk_status lock_folder(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH];
+    char path[BK_RUN_PATH], who[BK_LOCK_WHO];
     bk_lock_owner o;
     bk_run_path(r, "run.lock", path, sizeof path);
     BK_TRY(bk_lock_try(&r->lock, path, &o, err));
     if (r->lock.path) return BK_OK;
-    if (o.here) return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (process %ld)", r->dir, o.pid);
-    return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (process %ld on host %s; if it is gone, remove %s)", r->dir, o.pid,
-                   o.host, path);
+    bk_lock_who(&o, path, who, sizeof who);
+    return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (%s)", r->dir, who);
 }
 
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner)

@@ -18,13 +18,13 @@
 /* Two sweeps do not share a folder. Commands of --list do not come here: the locks of run folders keep these apart. */
 static bk_status lock_folder(const char *dir, bk_lock *lock, bk_error *err)
 {
-    char path[BK_PATH_SIZE + 16];
+    char path[BK_PATH_SIZE + 16], who[BK_LOCK_WHO];
     bk_lock_owner owner;
     snprintf(path, sizeof path, "%s/sweep.lock", dir);
     BK_TRY(bk_lock_try(lock, path, &owner, err));
     if (lock->path) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder (process %ld on host %s%s%s)", dir,
-                   owner.pid, owner.host, owner.here ? "" : "; if it is gone, remove ", owner.here ? "" : path);
+    bk_lock_who(&owner, path, who, sizeof who);
+    return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder (%s)", dir, who);
 }
 
 /* What a run would refuse in its first second. Shapes are read once for points of one model. */

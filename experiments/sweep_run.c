@@ -352,12 +352,12 @@ static bk_status reap_all(crew *w, bk_error *err)
 static void say_in_use(crew *w, int point, const bk_lock_owner *o)
 {
     const char *name = w->r->s->point[point].name;
+    char path[FOLDER + 16], who[BK_LOCK_WHO];
     if (w->elsewhere[point]) return;
     w->elsewhere[point] = true;
-    if (o->here) bk_log(BK_LOG_INFO, "%s: another brick is running there (process %ld); waiting", name, o->pid);
-    else
-        bk_log(BK_LOG_INFO, "%s: another brick is running there (process %ld on host %s; if it is gone, remove "
-               "%s/%s/run.lock); waiting", name, o->pid, o->host, w->r->dir, name);
+    snprintf(path, sizeof path, "%s/%s/run.lock", w->r->dir, name);
+    bk_lock_who(o, path, who, sizeof who);
+    bk_log(BK_LOG_INFO, "%s: another brick is running there (%s); waiting", name, who);
 }
 
 static int next_point(crew *w)
