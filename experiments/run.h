@@ -13,6 +13,7 @@
 #define BK_RUN_PATH 4200
 #define BK_RUN_STAGES 10
 #define BK_ROWS_MAX 8
+#define BK_RUN_IN_USE "another brick is running in this folder" /* by these words a sweep knows why its point was refused */
 extern const char *const bk_run_stage_name[BK_RUN_STAGES]; /* keys of "seconds" in summary.json */
 
 /* One line of the table of perplexities; ppl NaN = not computed. */

@@ -32,7 +32,7 @@ static bk_status lock_folder(bk_run *r, bk_error *err)
     BK_TRY(bk_lock_try(&r->lock, path, &o, err));
     if (r->lock.path) return BK_OK;
     bk_lock_who(&o, path, who, sizeof who);
-    return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (%s)", r->dir, who);
+    return bk_fail(err, BK_EINVAL, "%s: " BK_RUN_IN_USE " (%s)", r->dir, who);
 }
 
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner)

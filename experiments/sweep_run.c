@@ -32,6 +32,7 @@ typedef struct child {
     pid_t pid; /* 0 = none */
     int point;
     double began;
+    off_t log_from; /* where what it says begins in POINT.log: before that are earlier attempts */
 } child;
 
 typedef struct crew {
@@ -184,6 +185,7 @@ static bk_status start(crew *w, int slot, int point, bk_error *err)
     log_path(w->r, point, path, sizeof path);
     int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log < 0) return bk_fail_errno(err, "%s", path);
+    off_t log_from = lseek(log, 0, SEEK_END);
     command *c = malloc(sizeof *c);
     pid_t parent = getpid(), pid = -1;
     sigset_t all, was;
@@ -200,23 +202,23 @@ static bk_status start(crew *w, int slot, int point, bk_error *err)
     free(c);
     close(log);
     if (st) return st;
-    w->child[slot] = (child){pid, point, bk_seconds()};
+    w->child[slot] = (child){pid, point, bk_seconds(), log_from};
     w->running++;
     w->r->row[point].state = BK_POINT_RUNNING;
     bk_log(BK_LOG_INFO, "[%d/%d] %s: started", point + 1, w->r->s->n, w->r->s->point[point].name);
     return BK_OK;
 }
 
-/* The last thing that the child complained about. */
-static void last_message(const bk_sweep_run *r, int point, char *to, size_t size)
+/* The last thing that the child complained about; "" if it said nothing. */
+static void last_message(const bk_sweep_run *r, const child *k, char *to, size_t size)
 {
     char path[FOLDER], tail[LOG_TAIL + 1];
     struct stat info;
     *to = 0;
-    log_path(r, point, path, sizeof path);
+    log_path(r, k->point, path, sizeof path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;
-    off_t from = fstat(fd, &info) == 0 && info.st_size > LOG_TAIL ? info.st_size - LOG_TAIL : 0;
+    off_t from = fstat(fd, &info) == 0 && info.st_size - LOG_TAIL > k->log_from ? info.st_size - LOG_TAIL : k->log_from;
     ssize_t n = pread(fd, tail, LOG_TAIL, from);
     close(fd);
     tail[n > 0 ? n : 0] = 0;
@@ -292,6 +294,12 @@ static void look(crew *w, int point)
     if (st) fail_point(w, point, bk_exit_code(st), why.msg);
 }
 
+/* A run that found another one in its folder. That one may have left since. */
+static bool was_refused(const char *said)
+{
+    return strstr(said, BK_RUN_IN_USE) != NULL;
+}
+
 static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
 {
     char dir[FOLDER];
@@ -299,18 +307,18 @@ static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
     return bk_run_folder_busy(dir, owner);
 }
 
-static void take_failure(crew *w, int point, int status)
+static void take_failure(crew *w, int point, int status, const char *said)
 {
     char why[300];
     const bk_sweep_row *row = &w->r->row[point];
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    last_message(w->r, point, why, sizeof why);
     if (WIFSIGNALED(status))
         snprintf(why, sizeof why, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else if (code == 0) { /* its folder was changed by somebody else */
         snprintf(why, sizeof why, "ended without a result%s%.250s", *row->message ? ": " : "", row->message);
         code = BK_EXIT_INPUT;
-    } else if (!*why) snprintf(why, sizeof why, "exit status %d", code);
+    } else if (*said) snprintf(why, sizeof why, "%.299s", said);
+    else snprintf(why, sizeof why, "exit status %d", code);
     fail_point(w, point, code, why);
 }
 
@@ -320,18 +328,20 @@ static bk_status reap(crew *w, child *k, int status, bk_error *err)
     bool cut_short =
         w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
     child was = *k;
+    char said[sizeof ((bk_error *)0)->msg];
     bk_lock_owner other;
     bk_sweep_row *row = &w->r->row[was.point];
     k->pid = 0;
     w->running--;
     look(w, was.point);
     bool nothing = row->state == BK_POINT_PENDING && !on_its_way && !cut_short;
-    if (nothing && in_use(w->r, was.point, &other)) { /* somebody was faster */
+    last_message(w->r, &was, said, sizeof said);
+    if (nothing && (was_refused(said) || in_use(w->r, was.point, &other))) { /* somebody was faster */
         w->due[was.point] = true;
         w->n_due++;
         return BK_OK;
     }
-    if (nothing) take_failure(w, was.point, status);
+    if (nothing) take_failure(w, was.point, status, said);
     w->finished += w->work[was.point];
     if (!cut_short) say_ended(w, &was);
     return bk_sweep_write(w->r->s, w->r->row, w->r->dir, err);

@@ -359,6 +359,93 @@ START_TEST(points_of_a_killed_sweep_stop)
 }
 END_TEST
 
+/* --- moments that are hard to meet: processes that stop when they look at the clock first --- */
+
+/* As /proc has it: R, S, T for stopped, Z for ended; 0 = there is no such process. */
+static char state_of(pid_t pid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 0;
+    if (f) fclose(f);
+    return state;
+}
+
+static void wait_for(pid_t pid, char state)
+{
+    const struct timespec pause = {0, 2000000};
+    for (int i = 0; i < 10000 && state_of(pid) != state; i++) nanosleep(&pause, NULL);
+    ck_assert_int_eq(state_of(pid), state);
+}
+
+/* The point that a sweep runs, once it has stopped; 0 if the sweep ends instead. */
+static pid_t stopped_point(pid_t sweep)
+{
+    const struct timespec pause = {0, 2000000};
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)sweep, (int)sweep);
+    for (int i = 0; i < 10000 && state_of(sweep) != 'Z'; i++) {
+        int child = 0;
+        FILE *f = fopen(path, "r");
+        if (f && fscanf(f, "%d", &child) != 1) child = 0;
+        if (f) fclose(f);
+        if (child && state_of(child) == 'T') return child;
+        nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+/* A sweep whose points stop before they look at their folders. */
+static pid_t begin_stopping_sweep(void)
+{
+    e2e_stop_at("clock:1", SIGSTOP);
+    pid_t pid = begin_sweep("");
+    e2e_stop_at(NULL, 0);
+    wait_for(pid, 'T');
+    kill(pid, SIGCONT);
+    return pid;
+}
+
+/* Another brick has the folder when the point wants it, and has left it when the sweep looks why its point ended. */
+START_TEST(point_that_was_refused_its_folder_is_tried_again)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [1]}\n");
+    pid_t pid = begin_stopping_sweep(), point = stopped_point(pid);
+    ck_assert_int_gt(point, 0);
+    kill(pid, SIGSTOP);
+    wait_for(pid, 'T');
+    ck_assert_int_eq(system("mkdir a/epochs=1 && ln -s 99.1.1.00000001@elsewhere a/epochs=1/run.lock"), 0);
+    kill(point, SIGCONT);
+    wait_for(point, 'Z');
+    ck_assert_int_eq(unlink("a/epochs=1/run.lock"), 0);
+    kill(pid, SIGCONT);
+    point = stopped_point(pid);
+    if (point) kill(point, SIGCONT);
+    ck_assert_int_eq(e2e_wait(pid), 0);
+    ck_assert_int_eq(count("err", ": started"), 2);
+    e2e_silent("failed");
+    expect_cell("a", 0, "status", "done");
+}
+END_TEST
+
+/* The second signal ends a run at once, without a word. */
+START_TEST(reason_of_an_earlier_attempt_is_not_that_of_this_one)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [1]}\n");
+    ck_assert_int_eq(mkdir("a", 0777), 0);
+    e2e_write("a/epochs=1.log", "brick: an old reason\n");
+    pid_t pid = begin_stopping_sweep(), point = stopped_point(pid);
+    ck_assert_int_gt(point, 0);
+    kill(point, SIGTERM);
+    kill(point, SIGINT);
+    kill(point, SIGCONT);
+    ck_assert_int_eq(e2e_wait(pid), 130);
+    e2e_said("epochs=1: failed (exit 130): exit status 130");
+    expect_cell("a", 0, "status", "failed");
+}
+END_TEST
+
 /* Somebody else runs a point: the sweep waits and collects. */
 START_TEST(point_that_another_process_runs_is_waited_for)
 {
@@ -736,6 +823,8 @@ int main(void)
     tcase_add_test(t, killed_point_has_failed_and_is_tried_again);
     tcase_add_test(t, interrupted_sweep_stops_its_points_and_says_130);
     tcase_add_test(t, points_of_a_killed_sweep_stop);
+    tcase_add_test(t, point_that_was_refused_its_folder_is_tried_again);
+    tcase_add_test(t, reason_of_an_earlier_attempt_is_not_that_of_this_one);
     tcase_add_test(t, point_that_another_process_runs_is_waited_for);
     tcase_add_test(t, two_sweeps_do_not_share_a_folder);
     tcase_add_test(t, parallel_points_give_the_same_results);
