@@ -100,13 +100,9 @@ static bk_status set_up(bk_sweep_run *r, bk_sweep *s, const char *file, const ch
 {
     BK_TRY(bk_sweep_load(file, s, err));
     BK_TRY(bk_sweep_check(s, err));
-    BK_TRY(bk_sweep_run_begin(r, s, err));
+    BK_TRY(bk_sweep_run_begin(r, s, out, err));
     ssize_t n = readlink("/proc/self/exe", r->program, sizeof r->program - 1);
     if (n < 0) return bk_fail_errno(err, "/proc/self/exe");
-    if (out && !*out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
-    if (out && strlen(out) > BK_PATH_SIZE - BK_SWEEP_NAME - 64) return bk_fail(err, BK_EINVAL, "--out is too long");
-    if (out) snprintf(r->dir, sizeof r->dir, "%s", out);
-    else bk_sweep_folder(r->s, r->dir, sizeof r->dir);
     r->jobs = (int)(jobs ? jobs : r->s->jobs);
     if (r->jobs > r->s->n) r->jobs = r->s->n;
     return BK_OK;

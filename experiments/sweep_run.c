@@ -49,8 +49,12 @@ typedef struct crew {
     bk_run_config *cfg;
 } crew;
 
-bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, bk_error *err)
+bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, const char *out, bk_error *err)
 {
+    if (out && !*out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
+    if (out && strlen(out) > BK_PATH_SIZE - BK_SWEEP_NAME - 64) return bk_fail(err, BK_EINVAL, "--out is too long");
+    if (out) snprintf(r->dir, sizeof r->dir, "%s", out);
+    else bk_sweep_folder(s, r->dir, sizeof r->dir);
     r->s = s;
     r->row = calloc((size_t)s->n, sizeof *r->row);
     r->done = calloc((size_t)s->n, sizeof *r->done);

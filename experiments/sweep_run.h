@@ -46,8 +46,9 @@ typedef struct bk_sweep_run {
     bool *done; /* [points] when it began */
 } bk_sweep_run;
 
-/* Room for what is known of the points. bk_sweep_run_free is legal after a failure; it leaves the sweep alone. */
-bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, bk_error *err) BK_MUST_USE;
+/* Room for what is known of the points, and their folder; out NULL: that which the sweep takes by itself.
+ * bk_sweep_run_free is legal after a failure; it leaves the sweep alone. */
+bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, const char *out, bk_error *err) BK_MUST_USE;
 void bk_sweep_run_free(bk_sweep_run *r);
 /* What lies in the folders of all points, where another config is an error; and who shares targets then. */
 bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err) BK_MUST_USE;

@@ -737,6 +737,21 @@ START_TEST(folder_of_a_run_is_no_place_for_a_sweep)
 }
 END_TEST
 
+START_TEST(folder_that_is_no_name_is_refused)
+{
+    char line[4000] = "sweep.yaml --out ";
+    memset(line + strlen(line), 'x', 3950);
+    sweep_file(FOUR);
+    for (int i = 0; i < 2; i++) {
+        const char *verb = i ? "plan" : "sweep";
+        e2e_brick(2, "%s sweep.yaml --out=", verb);
+        e2e_said("--out is empty");
+        e2e_brick(2, "%s %s", verb, line);
+        e2e_said("--out is too long");
+    }
+}
+END_TEST
+
 /* --- seeds, halving --- */
 
 START_TEST(seeds_have_mean_and_deviation)
@@ -840,6 +855,7 @@ int main(void)
     tcase_add_test(t, model_that_was_removed_is_not_missed);
     tcase_add_test(t, points_of_a_text_that_has_changed_are_refused);
     tcase_add_test(t, folder_of_a_run_is_no_place_for_a_sweep);
+    tcase_add_test(t, folder_that_is_no_name_is_refused);
     tcase_add_test(t, seeds_have_mean_and_deviation);
     tcase_add_test(t, run_stopped_after_a_block_goes_on_to_the_same_bytes);
     tcase_add_test(t, halving_lets_the_better_half_go_on);
