@@ -16,8 +16,6 @@
 #define SMALL_FILE ((int64_t)1 << 20) /* read through in about a millisecond */
 
 static const char program_key[] = "program_sha256"; /* in the manifest */
-/* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
-static const char *const free_keys[] = {"!threads", "!store.keep", NULL};
 
 void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 {
@@ -52,7 +50,7 @@ bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_erro
     bk_status st = bk_file_slurp(path, 1 << 22, &text, &len, err);
     if (!st) st = bk_run_config_parse(text, len, path, NULL, 0, old, err);
     if (st == BK_EINVAL) st = err->code = BK_EFORMAT; /* brick wrote it: a file that was spoilt, not a config that is wrong */
-    const char *key = st ? NULL : bk_run_config_diff(old, c, free_keys, theirs, mine, sizeof mine);
+    const char *key = st ? NULL : bk_run_config_diff(old, c, bk_run_result_keys, theirs, mine, sizeof mine);
     if (key)
         st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out",
                      dir, key, theirs, mine);

@@ -9,8 +9,6 @@
 
 /* Points are compared by halving when these are the same: their losses are about the same targets. */
 static const char *const rival_keys[] = {"model", "seed", "data.", "train.loss", "train.target", NULL};
-/* Results do not depend on these. */
-static const char *const config_keys[] = {"!threads", "!store.keep", NULL};
 
 int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_SETS])
 {
@@ -90,7 +88,7 @@ bk_status bk_sweep_check(bk_sweep *s, bk_error *err)
         bk_sweep_point *p = &s->point[i];
         st = bk_sweep_config(s, i, c, err);
         if (!st) st = show_axes(s, p, c, err);
-        if (!st) st = bk_sweep_hash(c, config_keys, p->config, err);
+        if (!st) st = bk_sweep_hash(c, bk_run_result_keys, p->config, err);
         if (!st) st = bk_sweep_hash(c, rival_keys, p->rivals, err);
     }
     free(c);

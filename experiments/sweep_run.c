@@ -463,7 +463,7 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
     for (int i = 0; !st && i < r->s->n; i++) {
         w.n_due += w.due[i] = is_due(r, i, stop_after);
         st = bk_sweep_config(r->s, i, w.cfg, err);
-        w.work[i] = work_of(w.cfg);
+        if (!st) w.work[i] = work_of(w.cfg);
     }
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
@@ -519,7 +519,7 @@ static bk_status drop_hopeless(bk_sweep_run *r, int64_t blocks, bk_error *err)
         loss[i] = NAN;
         if (r->row[i].state != BK_POINT_PENDING && r->row[i].state != BK_POINT_DONE) continue;
         st = bk_sweep_config(r->s, i, c, err);
-        if (!st && c->train.epochs) loss[i] = bk_sweep_loss(dir, blocks - 1); /* without training nothing is saved */
+        if (!st && c->train.epochs) loss[i] = bk_sweep_loss(dir, blocks - 1); /* without training it is 0 and says nothing */
     }
     for (int i = 0; !st && i < n; i++) {
         int m = 0;

@@ -63,7 +63,6 @@ static void check_values(void)
     free(text);
 }
 
-/* Everything in the root of all stages. */
 /* Stages, locks and work in the cache; the ledger is none of these. */
 static int entries(void)
 {
