@@ -159,6 +159,22 @@ static void print_path(FILE *to, const char *path)
     bk_print_word(to, bk_visible(path, strlen(path), shown, sizeof shown));
 }
 
+/* The manifest knows the quantizers, and not where their files are. */
+static void print_plugins(FILE *to, const char *dir)
+{
+    char path[4400];
+    bk_json *manifest = NULL;
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    if (bk_json_load(path, &manifest, NULL)) return;
+    const bk_json *plugins = bk_json_get(manifest, "plugins");
+    for (void *it = bk_json_first(plugins); it; it = bk_json_next(plugins, it)) {
+        fputs(" --plugin FILE.so (which has the quantizer ", to);
+        print_path(to, bk_json_key(it));
+        fputc(')', to);
+    }
+    bk_json_free(manifest);
+}
+
 void bk_watch_resume(const char *dir, FILE *to)
 {
     char config[4400];
@@ -168,6 +184,7 @@ void bk_watch_resume(const char *dir, FILE *to)
     fputs(" --out ", to);
     print_path(to, dir);
     fputs(" --resume", to);
+    print_plugins(to, dir);
 }
 
 static bk_json *number_or_null(bool known, int64_t x)

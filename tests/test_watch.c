@@ -394,6 +394,28 @@ START_TEST(advice_is_quoted_for_a_shell)
 }
 END_TEST
 
+/* Where its file is the run does not know: that is no part of what it computes. */
+START_TEST(advice_names_the_plugins_that_it_takes)
+{
+    static const char *const plugins[][2] = {{"{}", " --resume"},
+                                             {"{\"odd\": \"00ff\"}", " --resume --plugin FILE.so (which has the quantizer odd)"},
+                                             {"{\"odd\": \"00ff\", \"widen\": \"0f\"}",
+                                              " --resume --plugin FILE.so (which has the quantizer odd)"
+                                              " --plugin FILE.so (which has the quantizer widen)"}};
+    for (int i = 0; i < 3; i++) {
+        char manifest[200], *text;
+        size_t len;
+        snprintf(manifest, sizeof manifest, "{\"plugins\": %s}", plugins[i][0]);
+        put("manifest.json", manifest);
+        FILE *f = open_memstream(&text, &len);
+        bk_watch_resume(dir, f);
+        fclose(f);
+        ck_assert_str_eq(strstr(text, " --resume"), plugins[i][1]);
+        free(text);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("watch");
@@ -421,6 +443,7 @@ int main(void)
     tcase_add_test(t, other_folders_are_refused);
     tcase_add_test(t, rows_align_with_their_head);
     tcase_add_test(t, advice_is_quoted_for_a_shell);
+    tcase_add_test(t, advice_names_the_plugins_that_it_takes);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
