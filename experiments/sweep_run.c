@@ -172,10 +172,12 @@ static _Noreturn void become(const crew *w, const command *c, int log, pid_t par
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(BK_EXIT_SIGNAL);
-    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0) _exit(127);
-    if (null > 2) close(null);
-    execv("/proc/self/exe", c->word);
-    _exit(127);
+    if (null >= 0 && dup2(null, 0) >= 0 && dup2(null, 1) >= 0 && dup2(log, 2) >= 0) {
+        if (null > 2) close(null);
+        execv("/proc/self/exe", c->word);
+    }
+    dprintf(log, "brick: the run cannot be started: %s\n", strerror(errno));
+    _exit(BK_EXIT_SPACE);
 }
 
 static void log_path(const bk_sweep_run *r, int point, char *to, size_t size)
@@ -311,13 +313,24 @@ static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
     return bk_run_folder_busy(dir, owner);
 }
 
+/* The exit code of a child, or what it would have been had it noticed what a signal means: SIGKILL comes from a kernel that is out of memory.
+ * After a crash it is that of a shell. */
+static int code_of(int status)
+{
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    int number = WTERMSIG(status);
+    if (number == SIGKILL) return BK_EXIT_SPACE;
+    return number == SIGINT || number == SIGTERM || number == SIGHUP ? BK_EXIT_SIGNAL : 128 + number;
+}
+
 static void take_failure(crew *w, int point, int status, const char *said)
 {
     char why[300];
     const bk_sweep_row *row = &w->r->row[point];
-    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    int code = code_of(status);
     if (WIFSIGNALED(status))
-        snprintf(why, sizeof why, "ended by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        snprintf(why, sizeof why, "ended by signal %d (%s)%s", WTERMSIG(status), strsignal(WTERMSIG(status)),
+                 code == BK_EXIT_SPACE ? ", as when memory is out" : "");
     else if (code == 0) { /* its folder was changed by somebody else */
         snprintf(why, sizeof why, "ended without a result%s%.250s", *row->message ? ": " : "", row->message);
         code = BK_EXIT_INPUT;

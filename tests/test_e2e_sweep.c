@@ -317,10 +317,11 @@ START_TEST(killed_point_has_failed_and_is_tried_again)
 {
     sweep_file("base: run.yaml\ngrid: {train.epochs: [2]}\n");
     e2e_stop_at("rename:12", SIGKILL);
-    e2e_brick(137, "sweep sweep.yaml --out a");
+    e2e_brick(5, "sweep sweep.yaml --out a");
     e2e_stop_at(NULL, 0);
-    e2e_said("epochs=2: failed (exit 137): ended by signal 9");
+    e2e_said("epochs=2: failed (exit 5): ended by signal 9 (Killed), as when memory is out");
     expect_cell("a", 0, "status", "failed");
+    expect_cell("a", 0, "exit_code", "5");
     e2e_brick(0, "sweep sweep.yaml --out a");
     expect_cell("a", 0, "status", "done");
     expect_cell("a", 0, "message", "null");
@@ -426,6 +427,24 @@ START_TEST(point_that_was_refused_its_folder_is_tried_again)
     ck_assert_int_eq(count("err", ": started"), 2);
     e2e_silent("failed");
     expect_cell("a", 0, "status", "done");
+}
+END_TEST
+
+/* A crash is none of the documented ends; a signal from outside is one. */
+static const struct {
+    int signal;
+    const char *code;
+} ends[] = {{SIGSEGV, "139"}, {SIGKILL, "5"}};
+
+START_TEST(point_that_a_signal_ended_has_the_exit_code_for_that)
+{
+    sweep_file("base: run.yaml\ngrid: {train.epochs: [1]}\n");
+    pid_t pid = begin_stopping_sweep(), point = stopped_point(pid);
+    ck_assert_int_gt(point, 0);
+    kill(point, ends[_i].signal);
+    kill(point, SIGCONT);
+    ck_assert_int_eq(e2e_wait(pid), atoi(ends[_i].code));
+    expect_cell("a", 0, "exit_code", ends[_i].code);
 }
 END_TEST
 
@@ -839,6 +858,7 @@ int main(void)
     tcase_add_test(t, interrupted_sweep_stops_its_points_and_says_130);
     tcase_add_test(t, points_of_a_killed_sweep_stop);
     tcase_add_test(t, point_that_was_refused_its_folder_is_tried_again);
+    tcase_add_loop_test(t, point_that_a_signal_ended_has_the_exit_code_for_that, 0, sizeof ends / sizeof ends[0]);
     tcase_add_test(t, reason_of_an_earlier_attempt_is_not_that_of_this_one);
     tcase_add_test(t, point_that_another_process_runs_is_waited_for);
     tcase_add_test(t, two_sweeps_do_not_share_a_folder);
