@@ -28,14 +28,14 @@ static bk_status lock_folder(const char *dir, bk_lock *lock, bk_error *err)
 }
 
 /* What a run would refuse in its first second. Shapes are read once for points of one model. */
-static bk_status check_point(const bk_run_config *c, char model[BK_PATH_SIZE], bk_config *shapes, bk_error *err)
+static bk_status check_point(const bk_sweep *s, const bk_run_config *c, char model[BK_PATH_SIZE], bk_config *shapes, bk_error *err)
 {
     bool known = true, weights;
     BK_TRY(bk_run_config_check_files(c, err));
     if (strcmp(model, c->model)) BK_TRY(bk_plan_shapes(c->model, shapes, &known, &weights, err));
     if (!known) return BK_OK;
     snprintf(model, BK_PATH_SIZE, "%s", c->model);
-    return bk_plan_check_shapes(c, shapes, err);
+    return bk_sweep_check_shapes(s, c, shapes, err);
 }
 
 /* A point that is done counts as long as its model and texts are what they were. A model is hashed once for points that
@@ -71,7 +71,7 @@ static bk_status check_points(bk_sweep_run *r, int *n_done, bk_error *err)
         *n_done += r->done[i];
         st = bk_sweep_config(r->s, i, c, err);
         if (!st && r->done[i]) st = check_done(r, i, c, &h, err);
-        else if (!st && check_point(c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
+        else if (!st && check_point(r->s, c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
     }
     free(c);
     return st;

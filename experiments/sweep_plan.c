@@ -70,7 +70,7 @@ static bk_status estimate(sweep_plan *p, struct estimated *to, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_plan_shapes(p->cfg.model, &shapes, &to->known, &weights, err));
     if (!to->known) return BK_OK;
-    BK_TRY(bk_plan_check_shapes(&p->cfg, &shapes, err));
+    BK_TRY(bk_sweep_check_shapes(&p->s, &p->cfg, &shapes, err));
     BK_TRY(bk_plan_samples(&p->cfg, p->cfg.model, set, err));
     bk_sample_counts samples = bk_plan_counts(&p->cfg, set);
     bk_status st = bk_plan_rotation(&p->cfg, &shapes, &rotation, err);

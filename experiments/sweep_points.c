@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/plan.h"
 #include "experiments/schema_priv.h"
 #include "experiments/stage_kinds.h"
 #include "experiments/sweep.h"
@@ -93,6 +94,15 @@ bk_status bk_sweep_check(bk_sweep *s, bk_error *err)
     }
     free(c);
     return st ? st : refuse_twins(s, err);
+}
+
+bk_status bk_sweep_check_shapes(const bk_sweep *s, const bk_run_config *c, const bk_config *shapes, bk_error *err)
+{
+    BK_TRY(bk_plan_check_shapes(c, shapes, err));
+    int64_t last = s->n_rungs ? s->rung[s->n_rungs - 1] : 0; /* they rise */
+    if (last < shapes->layers) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "halving.blocks: %lld, but the model has %lld blocks: behind the last one there is nothing to drop",
+                   (long long)last, (long long)shapes->layers);
 }
 
 /* --- targets of several points --- */

@@ -434,7 +434,7 @@ END_TEST
 static const struct {
     int signal;
     const char *code;
-} ends[] = {{SIGSEGV, "139"}, {SIGKILL, "5"}};
+} ends[] = {{SIGABRT, "134"}, {SIGKILL, "5"}};
 
 START_TEST(point_that_a_signal_ended_has_the_exit_code_for_that)
 {
@@ -756,6 +756,18 @@ START_TEST(folder_of_a_run_is_no_place_for_a_sweep)
 }
 END_TEST
 
+/* After the last block there is nothing to drop: two blocks here. */
+START_TEST(halving_behind_the_last_block_is_refused)
+{
+    sweep_file(FOUR "halving: {blocks: [1, 2]}\n");
+    for (int i = 0; i < 2; i++) {
+        e2e_brick(2, "%s sweep.yaml --out a", i ? "plan" : "sweep");
+        e2e_said("halving.blocks: 2, but the model has 2 blocks");
+        e2e_silent(": started");
+    }
+}
+END_TEST
+
 START_TEST(folder_that_is_no_name_is_refused)
 {
     char line[4000] = "sweep.yaml --out ";
@@ -875,6 +887,7 @@ int main(void)
     tcase_add_test(t, model_that_was_removed_is_not_missed);
     tcase_add_test(t, points_of_a_text_that_has_changed_are_refused);
     tcase_add_test(t, folder_of_a_run_is_no_place_for_a_sweep);
+    tcase_add_test(t, halving_behind_the_last_block_is_refused);
     tcase_add_test(t, folder_that_is_no_name_is_refused);
     tcase_add_test(t, seeds_have_mean_and_deviation);
     tcase_add_test(t, run_stopped_after_a_block_goes_on_to_the_same_bytes);
