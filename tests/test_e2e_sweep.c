@@ -257,9 +257,64 @@ START_TEST(plan_touches_nothing)
     e2e_remove("out");
     e2e_remove("err");
     char *after = e2e_listing(".");
+    ck_assert_str_eq(before, after);
     ck_assert(!bk_exists("a") && !bk_exists("cache") && !bk_exists("runs"));
     free(before);
     free(after);
+}
+END_TEST
+
+/* The lines of the plan's tree that begin so. */
+static int lines_of_tree(const char *start)
+{
+    char words[64], *text = e2e_text("out"), *tree = strstr(text, "\ntree\n");
+    ck_assert_ptr_nonnull(tree);
+    e2e_write("tree", tree);
+    free(text);
+    snprintf(words, sizeof words, "\n%s", start);
+    return count("tree", words);
+}
+
+START_TEST(plan_prints_what_hangs_on_what)
+{
+    static const char *const start[] = {"  rows fp  1 to make, ",    "  outliers ",   "    rows fp-prefix  1 to make, ", "    init ",
+                                        "      rows init  1 to make, ", "    targets ", "      epochs=1,lr_quant=0.001  train ",
+                                        "      epochs=2,lr_quant=0.01  train "};
+    sweep_file(FOUR);
+    e2e_brick(0, "plan sweep.yaml --out a");
+    ck_assert_int_eq(count("out", "sweep.yaml: 4 points of run.yaml in a\n"), 1);
+    for (size_t i = 0; i < sizeof start / sizeof start[0]; i++) ck_assert_msg(lines_of_tree(start[i]) == 1, "%s", start[i]);
+    ck_assert_int_eq(count("out", "  4 points  to make, "), 3); /* outliers, init, targets */
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_brick(0, "plan sweep.yaml --out a");
+    ck_assert_int_eq(count("out", "  4 points  there\n"), 3);
+    ck_assert_int_eq(lines_of_tree("      epochs=2,lr_quant=0.01  done\n"), 1);
+}
+END_TEST
+
+static const bk_json *stage_in(const bk_json *tree, const char *stage)
+{
+    for (size_t i = 0; i < bk_json_size(tree); i++)
+        if (!strcmp(bk_json_str(bk_json_get(bk_json_at(tree, i), "stage"), ""), stage)) return bk_json_at(tree, i);
+    ck_abort_msg("no %s", stage);
+}
+
+START_TEST(plan_gives_the_tree_as_json)
+{
+    sweep_file(FOUR);
+    make_plan();
+    char *text = e2e_text("plan");
+    bk_json *o = parse(text);
+    const bk_json *tree = bk_json_get(o, "tree"), *outliers = stage_in(tree, "outliers"), *init = stage_in(tree, "init");
+    ck_assert_uint_eq(bk_json_size(tree), 6);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(outliers, "parent")), BK_JSON_NULL);
+    ck_assert_str_eq(bk_json_str(bk_json_get(init, "parent"), "?"), bk_json_str(bk_json_get(outliers, "id"), "??"));
+    ck_assert_uint_eq(bk_json_size(bk_json_get(init, "points")), 4);
+    ck_assert_str_eq(bk_json_str(bk_json_at(bk_json_get(init, "points"), 3), "?"), "epochs=2,lr_quant=0.01");
+    ck_assert(bk_json_bool(bk_json_get(init, "to_make"), false));
+    ck_assert(!bk_json_bool(bk_json_get(init, "there"), true));
+    bk_json_free(o);
+    free(text);
 }
 END_TEST
 
@@ -297,8 +352,8 @@ START_TEST(sweep_that_is_killed_over_and_over_comes_to_its_end)
 {
     sweep_file(TWELVE);
     reference();
-    int status = 128 + SIGKILL;
-    for (int i = 0; status == 128 + SIGKILL; i++) {
+    int status = 128 + SIGKILL, i = 0;
+    for (; status == 128 + SIGKILL; i++) {
         ck_assert_int_lt(i, 40);
         pid_t pid = begin_sweep(" --jobs 2");
         wait_until("err", " at a time", 1);
@@ -307,6 +362,7 @@ START_TEST(sweep_that_is_killed_over_and_over_comes_to_its_end)
         status = e2e_wait(pid);
     }
     ck_assert_int_eq(status, 0);
+    ck_assert_int_ge(i, 2); /* the last one came to its end */
     expect_same_results("full", "a");
     e2e_same_tree("full-cache", "cache");
 }
@@ -493,6 +549,19 @@ START_TEST(two_sweeps_do_not_share_a_folder)
 END_TEST
 
 /* --- ways to run --- */
+
+START_TEST(jobs_and_exclude_of_the_file_are_heeded)
+{
+    sweep_file(FOUR "jobs: 2\nexclude: [{train.epochs: 2, train.lr_quant: 1e-3}, {train.epochs: 1, train.lr_quant: 1e-2}]\n");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_said("2 points in a, 0 are there, 2 at a time");
+    expect_cell("a", 0, "point", "epochs=1,lr_quant=0.001");
+    expect_cell("a", 1, "point", "epochs=2,lr_quant=0.01");
+    ck_assert(!bk_exists("a/epochs=2,lr_quant=0.001"));
+    e2e_brick(0, "sweep sweep.yaml --out a --jobs 1");
+    e2e_said("2 points in a, 2 are there, 1 at a time");
+}
+END_TEST
 
 START_TEST(parallel_points_give_the_same_results)
 {
@@ -852,6 +921,22 @@ START_TEST(halving_lets_the_better_half_go_on)
 }
 END_TEST
 
+/* It is compared with the others and takes one of their places, but is not dropped: the worst of four here. */
+START_TEST(halving_keeps_what_is_done)
+{
+    sweep_file(
+        "base: run.yaml\nzip: {train.lr_quant: [1e-7, 1e-3, 1e-2, 3e-3], train.lr_weight: [1e-7, 1e-3, 1e-4, 3e-4]}\n"
+        "halving: {blocks: [1], keep: 0.25}\n");
+    e2e_brick(0, "run run.yaml --set train.lr_quant=1e-2 --set train.lr_weight=1e-4 --out a/lr_quant=0.01,lr_weight=0.0001");
+    e2e_brick(0, "sweep sweep.yaml --out a");
+    e2e_said("4 points in a, 1 are there");
+    e2e_silent("lr_quant=0.01,lr_weight=0.0001: st"); /* arted, opped */
+    expect_cell("a", 2, "status", "done");
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"done\""), 2);
+    ck_assert_int_eq(count("a/results.jsonl", "\"status\": \"stopped\""), 2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("e2e_sweep");
@@ -864,6 +949,8 @@ int main(void)
     tcase_add_test(t, points_share_targets_by_themselves);
     tcase_add_test(t, sweep_with_one_more_value_shares_stages_and_points);
     tcase_add_test(t, plan_touches_nothing);
+    tcase_add_test(t, plan_prints_what_hangs_on_what);
+    tcase_add_test(t, plan_gives_the_tree_as_json);
     tcase_add_test(t, killed_sweep_goes_on_to_the_results_of_one_that_was_not);
     tcase_add_test(t, sweep_that_is_killed_over_and_over_comes_to_its_end);
     tcase_add_test(t, killed_point_has_failed_and_is_tried_again);
@@ -874,6 +961,7 @@ int main(void)
     tcase_add_test(t, reason_of_an_earlier_attempt_is_not_that_of_this_one);
     tcase_add_test(t, point_that_another_process_runs_is_waited_for);
     tcase_add_test(t, two_sweeps_do_not_share_a_folder);
+    tcase_add_test(t, jobs_and_exclude_of_the_file_are_heeded);
     tcase_add_test(t, parallel_points_give_the_same_results);
     tcase_add_test(t, listed_commands_give_the_same_results);
     tcase_add_test(t, failed_point_is_told_and_the_others_run);
@@ -892,6 +980,7 @@ int main(void)
     tcase_add_test(t, seeds_have_mean_and_deviation);
     tcase_add_test(t, run_stopped_after_a_block_goes_on_to_the_same_bytes);
     tcase_add_test(t, halving_lets_the_better_half_go_on);
+    tcase_add_test(t, halving_keeps_what_is_done);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
