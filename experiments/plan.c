@@ -58,12 +58,21 @@ bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_r
     return st;
 }
 
+bk_status bk_plan_check_shapes(const bk_run_config *c, const bk_config *shapes, bk_error *err)
+{
+    bk_rotation *r;
+    BK_TRY(bk_run_config_check_model(c, shapes, bk_estimate_prefix(c), err));
+    BK_TRY(bk_plan_quantizers(c, shapes, err));
+    BK_TRY(bk_plan_rotation(c, shapes, &r, err));
+    bk_rotation_free(r);
+    return BK_OK;
+}
+
 static bk_status estimate(plan *p, bk_error *err)
 {
     const bk_backend *be = bk_runner_backend(p->cfg.backend, p->cfg.threads, err);
     if (!be) return err->code;
-    BK_TRY(bk_run_config_check_model(&p->cfg, &p->shapes, bk_estimate_prefix(&p->cfg), err));
-    BK_TRY(bk_plan_quantizers(&p->cfg, &p->shapes, err));
+    BK_TRY(bk_plan_check_shapes(&p->cfg, &p->shapes, err));
     BK_TRY(bk_plan_rotation(&p->cfg, &p->shapes, &p->rotation, err));
     BK_TRY(bk_rates_measure(p->rotation, be, &p->rates, err));
     BK_TRY(bk_plan_samples(&p->cfg, bk_exists(p->cfg.model) ? p->cfg.model : p->model, p->set, err));
@@ -80,9 +89,7 @@ static bk_status make_plan(plan *p, const char *config, const bk_opt_list *sets,
 {
     BK_TRY(bk_run_config_load(config, sets->item, sets->n, &p->cfg, err));
     if (!p->model) p->model = p->cfg.model;
-    bk_status st = bk_plan_shapes(p->model, &p->shapes, &p->known, &p->weights, err);
-    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* as when the model is opened: an input that brick cannot use */
-    BK_TRY(st);
+    BK_TRY(bk_plan_shapes(p->model, &p->shapes, &p->known, &p->weights, err));
     if (!p->known && p->model != p->cfg.model) return bk_fail(err, BK_EIO, "%s: no config.json there", p->model);
     find_missing(p);
     return p->known ? estimate(p, err) : BK_OK;

@@ -6,7 +6,7 @@
 
 /* Shapes of the model that a config names, without its weights: a GGUF's header, the config.json of a folder (or of the
  * model/ in a run folder), or a config.json itself. *known is false when there is nothing at that path; *weights tells
- * whether tensors are there too. */
+ * whether tensors are there too. BK_EFORMAT: a model that brick cannot use, as when it is opened. */
 bk_status bk_plan_shapes(const char *model, bk_config *out, bool *known, bool *weights, bk_error *err) BK_MUST_USE;
 
 /* The samples that a stage takes from a text. */
@@ -29,6 +29,8 @@ bk_status bk_plan_rotation(const bk_run_config *c, const bk_config *shapes, bk_r
                            bk_error *err) BK_MUST_USE;
 /* Every linear and site that its quantizer does not fit, in one message. BK_EINVAL. */
 bk_status bk_plan_quantizers(const bk_run_config *c, const bk_config *shapes, bk_error *err) BK_MUST_USE;
+/* All that a run of this config refuses in its first second, once the shapes of the model are known. */
+bk_status bk_plan_check_shapes(const bk_run_config *c, const bk_config *shapes, bk_error *err) BK_MUST_USE;
 
 /* What this process may still take. */
 typedef struct bk_room {

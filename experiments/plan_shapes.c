@@ -60,15 +60,20 @@ static bk_status from_folder(const char *dir, bk_config *out, bool *known, bool 
     return st;
 }
 
-bk_status bk_plan_shapes(const char *model, bk_config *out, bool *known, bool *weights, bk_error *err)
+static bk_status from_any(const char *model, bk_config *out, bool *known, bool *weights, bk_error *err)
 {
-    *known = *weights = false;
-    if (!bk_exists(model)) return BK_OK;
     if (bk_is_dir(model)) return from_folder(model, out, known, weights, err);
     *known = true;
     if (ends_with(model, ".json")) return from_json(model, out, err);
     *weights = true;
     return from_gguf(model, out, err);
+}
+
+bk_status bk_plan_shapes(const char *model, bk_config *out, bool *known, bool *weights, bk_error *err)
+{
+    *known = *weights = false;
+    bk_status st = bk_exists(model) ? from_any(model, out, known, weights, err) : BK_OK;
+    return st == BK_EUNSUP ? err->code = BK_EFORMAT : st;
 }
 
 /* --- quantizers --- */

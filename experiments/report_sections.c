@@ -6,6 +6,7 @@
 
 #include "experiments/printable.h"
 #include "experiments/report.h"
+#include "experiments/run_outcome.h"
 
 /* --- facts --- */
 
@@ -49,17 +50,18 @@ static void training_fact(const bk_report_run *r, bk_page *page)
 
 static void state_fact(const bk_report_run *r, bk_page *page)
 {
-    const bk_json *blocks = bk_json_get(r->summary, "blocks");
-    size_t n = bk_json_size(blocks), fell_back = 0;
-    char text[600];
-    for (size_t i = 0; i < n; i++) fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    bk_run_outcome o = bk_run_outcome_of(r->summary);
+    bk_error why = {0};
+    char text[1200];
     if (!r->summary)
         snprintf(text, sizeof text, "%s", r->why_summary);
-    else if (!fell_back)
+    else if (bk_run_outcome_check(&o, &why))
+        snprintf(text, sizeof text, "finished; %s", why.msg);
+    else if (!o.fell_back)
         snprintf(text, sizeof text, "finished");
     else
-        snprintf(text, sizeof text, "finished; %zu of %zu blocks could not be trained and stay as initialised",
-                 fell_back, n);
+        snprintf(text, sizeof text, "finished; %lld of %lld blocks could not be trained and stay as initialised",
+                 (long long)o.fell_back, (long long)o.blocks);
     fact(page, "state", text);
 }
 

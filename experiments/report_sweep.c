@@ -106,6 +106,12 @@ static double number(const bk_json *row, const char *key)
     return bk_json_num(bk_json_get(row, key), NAN);
 }
 
+/* A point that has failed may have numbers too, of a model in which nothing was trained. */
+static bool has_result(const bk_json *row)
+{
+    return !strcmp(bk_json_str(bk_json_get(row, "status"), ""), "done") && fabs(number(row, "gap")) < MOST_GAP;
+}
+
 static bool same_place(const size_t *a, const size_t *b)
 {
     return memcmp(a, b, BK_REPORT_AXES * sizeof *a) == 0;
@@ -114,7 +120,7 @@ static bool same_place(const size_t *a, const size_t *b)
 static void add_to_group(bk_report_group *g, const bk_json *row)
 {
     double gap = number(row, "gap"), delta = gap - g->gap;
-    if (!(fabs(gap) < MOST_GAP)) return;
+    if (!has_result(row)) return;
     g->n++;
     g->gap += delta / (double)g->n;
     g->squares += delta * (gap - g->gap); /* Welford */
@@ -144,7 +150,7 @@ static bk_status read_groups(bk_report_sweep *s, bk_error *err)
         while (k < s->n_groups && !same_place(s->group[k].at, at)) k++;
         if (k == s->n_groups) memcpy(s->group[s->n_groups++].at, at, sizeof at);
         add_to_group(&s->group[k], row);
-        s->n_done += fabs(number(row, "gap")) < MOST_GAP;
+        s->n_done += has_result(row);
     }
     qsort(s->group, s->n_groups, sizeof *s->group, by_gap);
     return BK_OK;
@@ -198,7 +204,7 @@ static void without_result(const bk_report_sweep *s, bk_page *page)
     bk_page_table(page, (const char *const[]){"point", "status", "", NULL});
     for (size_t i = 0; i < bk_json_size(s->rows); i++) {
         const bk_json *row = bk_json_at(s->rows, i);
-        if (fabs(number(row, "gap")) < MOST_GAP) continue;
+        if (has_result(row)) continue;
         bk_page_row(page);
         bk_page_cell(page, bk_json_str(bk_json_get(row, "point"), "?"));
         bk_page_cell(page, bk_json_str(bk_json_get(row, "status"), "?"));

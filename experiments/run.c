@@ -11,6 +11,7 @@
 #include "experiments/options.h"
 #include "experiments/plan.h"
 #include "experiments/plugin.h"
+#include "experiments/run_outcome.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
 #include "experiments/verbs.h"
@@ -108,25 +109,18 @@ static bk_status timed(bk_run *r, int stage, part_fn fn, bk_error *err)
     return st;
 }
 
-/* A run whose every block fell back ends with exit 4, also when it is asked again. */
+/* A run that came to nothing ends with exit 4, also when it is asked again. */
 static bk_status say_finished(bk_run *r, bk_error *err)
 {
     char path[BK_RUN_PATH];
     bk_json *summary;
-    size_t fell_back = 0;
     bk_run_path(r, "summary.json", path, sizeof path);
     BK_TRY(bk_json_load(path, &summary, err));
-    const bk_json *blocks = bk_json_get(summary, "blocks");
-    size_t n = bk_json_size(blocks);
-    for (size_t i = 0; i < n; i++) fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
-    const bk_json *gptq = bk_json_get(summary, "gptq");
-    int64_t linears = bk_json_int(bk_json_get(gptq, "linears"), 0);
-    bool none_rounded = linears && bk_json_int(bk_json_get(gptq, "fell_back"), 0) == linears;
+    bk_run_outcome outcome = bk_run_outcome_of(summary);
     bk_json_free(summary);
     bk_log(BK_LOG_INFO, "%s is finished already; another --out makes a new run", r->dir);
     r->complete = true;
-    if (none_rounded) return bk_fail(err, BK_ENUMERIC, "%s: GPTQ rounded no linear", r->dir);
-    return n && fell_back == n ? bk_fail(err, BK_ENUMERIC, "%s: no block could be trained", r->dir) : BK_OK;
+    return bk_run_outcome_check(&outcome, err) ? bk_error_prefix(err, "%s", r->dir) : BK_OK;
 }
 
 static bk_status check_room(bk_run *r, bk_error *err)
@@ -141,8 +135,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     bool finished, fits = bk_run_fits(&r->cfg);
     double start = bk_seconds();
     BK_TRY(timed(r, T_LOAD, open_model, err));
-    BK_TRY(bk_run_config_check_model(&r->cfg, bk_model_config(r->lab.model), bk_estimate_prefix(&r->cfg), err));
-    BK_TRY(bk_plan_quantizers(&r->cfg, bk_source_config(r->src), err)); /* in the first second, not when it is their turn */
+    BK_TRY(bk_plan_check_shapes(&r->cfg, bk_model_config(r->lab.model), err));
     BK_TRY(bk_run_open_folder(r, resume, &finished, err));
     if (finished) return say_finished(r, err);
     bk_beacon_open(&r->beacon, r->dir, bk_source_config(r->src)->layers, r->cfg.train.epochs, start);
@@ -158,7 +151,7 @@ bk_status bk_run_all(bk_run *r, bool resume, bk_error *err)
     BK_TRY(timed(r, T_TRAIN, bk_run_resume, err));
     BK_TRY(timed(r, T_TARGETS, bk_run_targets, err));
     bk_status trained = timed(r, T_TRAIN, bk_run_train, err);
-    if (r->stopped || (trained && !r->all_fell_back)) return trained;
+    if (r->stopped || (trained && !r->came_to_nothing)) return trained;
     bk_error failure = *err;
     if (trained) bk_error_clear(err);
     BK_TRY(timed(r, T_TRAIN, export_rest, err));

@@ -13,6 +13,7 @@
 #define BK_RUN_PATH 4200
 #define BK_RUN_STAGES 10
 #define BK_ROWS_MAX 8
+#define BK_RUN_IN_USE "another brick is running in this folder" /* by these words a sweep knows why its point was refused */
 extern const char *const bk_run_stage_name[BK_RUN_STAGES]; /* keys of "seconds" in summary.json */
 
 /* One line of the table of perplexities; ppl NaN = not computed. */
@@ -60,7 +61,7 @@ typedef struct bk_run {
     bool complete;      /* summary.json is there */
     int64_t stop_after; /* blocks to train in all, then to end without evaluation; 0 = all */
     bool stopped;       /* which it did */
-    bool all_fell_back; /* no block could be trained, or GPTQ rounded no linear: exit 4, with everything written */
+    bool came_to_nothing; /* bk_run_outcome_check failed: exit 4, with everything written */
     bk_progress progress;
     bk_beacon beacon;
 } bk_run;
@@ -74,9 +75,13 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
 /* The results of a finished run are those of the bytes that it read: of a model or text that has changed since, they
  * say nothing (BK_EINVAL). */
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err) BK_MUST_USE;
+/* BK_EFORMAT: the finished run in a folder is not what was written. Takes milliseconds: of large files only the structure
+ * is looked at. A model/ that was removed as a whole is not missed: the numbers stay what they are. */
+bk_status bk_run_check_quickly(const char *dir, bk_error *err) BK_MUST_USE;
 /* Whether another process runs there, and which. */
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner);
-/* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. */
+/* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. BK_EFORMAT, BK_EIO: it
+ * cannot be read. */
 bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;
 bk_status bk_run_manifest(bk_run *r, bk_error *err) BK_MUST_USE; /* written, or compared with what is there */
 bk_status bk_run_load_data(bk_run *r, bk_error *err) BK_MUST_USE;

@@ -8,13 +8,14 @@
 #include "experiments/log.h"
 #include "experiments/run.h"
 #include "experiments/version.h"
+#include "io/safetensors.h"
 #include "io/sealed.h"
 #include "io/sums.h"
 #include "quant/plugin.h"
 
+#define SMALL_FILE ((int64_t)1 << 20) /* read through in about a millisecond */
+
 static const char program_key[] = "program_sha256"; /* in the manifest */
-/* What may differ between the config of a folder and the one given to go on with it: results do not depend on it. */
-static const char *const free_keys[] = {"!threads", "!store.keep", NULL};
 
 void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 {
@@ -23,14 +24,13 @@ void bk_run_path(const bk_run *r, const char *name, char *to, size_t size)
 
 static bk_status lock_folder(bk_run *r, bk_error *err)
 {
-    char path[BK_RUN_PATH];
+    char path[BK_RUN_PATH], who[BK_LOCK_WHO];
     bk_lock_owner o;
     bk_run_path(r, "run.lock", path, sizeof path);
     BK_TRY(bk_lock_try(&r->lock, path, &o, err));
     if (r->lock.path) return BK_OK;
-    if (o.here) return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (process %ld)", r->dir, o.pid);
-    return bk_fail(err, BK_EINVAL, "%s: another brick is running in this folder (process %ld on host %s; if it is gone, remove %s)", r->dir, o.pid,
-                   o.host, path);
+    bk_lock_who(&o, path, who, sizeof who);
+    return bk_fail(err, BK_EINVAL, "%s: " BK_RUN_IN_USE " (%s)", r->dir, who);
 }
 
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner)
@@ -49,7 +49,8 @@ bk_status bk_run_compare_config(const char *dir, const bk_run_config *c, bk_erro
     snprintf(path, sizeof path, "%s/config.yaml", dir);
     bk_status st = bk_file_slurp(path, 1 << 22, &text, &len, err);
     if (!st) st = bk_run_config_parse(text, len, path, NULL, 0, old, err);
-    const char *key = st ? NULL : bk_run_config_diff(old, c, free_keys, theirs, mine, sizeof mine);
+    if (st == BK_EINVAL) st = err->code = BK_EFORMAT; /* brick wrote it: a file that was spoilt, not a config that is wrong */
+    const char *key = st ? NULL : bk_run_config_diff(old, c, bk_run_result_keys, theirs, mine, sizeof mine);
     if (key)
         st = bk_fail(err, BK_EINVAL, "%s belongs to another config: %s is %s there and %s here; give another --out",
                      dir, key, theirs, mine);
@@ -202,6 +203,19 @@ static bk_status check_finished(const bk_run *r, const char *summary, bool resum
     bk_log(BK_LOG_WARN, "%s; what was lost is made again", why.msg);
     *finished = false;
     return unlink(summary) == 0 ? BK_OK : bk_fail_errno(err, "%s", summary);
+}
+
+bk_status bk_run_check_quickly(const char *dir, bk_error *err)
+{
+    char model[BK_RUN_PATH];
+    bk_st_set *shards;
+    snprintf(model, sizeof model, "%s/model", dir);
+    BK_TRY(bk_sums_check_small(dir, SMALL_FILE, err));
+    if (!bk_exists(model)) return BK_OK;
+    BK_TRY(bk_sums_check_small(model, SMALL_FILE, err));
+    bk_status st = bk_st_open_folder(model, &shards, err); /* their headers tell how long they are */
+    if (!st) bk_st_close(shards);
+    return st == BK_EUNSUP ? err->code = BK_EFORMAT : st; /* not what brick wrote */
 }
 
 bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *err)

@@ -6,9 +6,12 @@
 #include "experiments/run.h"
 #include "experiments/version.h"
 
+/* Of a stage that others read; nothing comes after a row. */
 static const char *hash_of(const bk_run *r, bk_stage_kind kind)
 {
-    return kind == BK_STAGE_INIT ? r->init.hash : kind == BK_STAGE_FIT ? r->fit.hash : r->outliers.hash;
+    const bk_stage *const read[BK_STAGE_ROW_FP] = {[BK_STAGE_OUTLIERS] = &r->outliers, [BK_STAGE_PREFIX] = &r->searched, [BK_STAGE_FIT] = &r->fit,
+                                                   [BK_STAGE_INIT] = &r->init, [BK_STAGE_TARGETS] = &r->target};
+    return read[kind]->hash;
 }
 
 /* The result of stages before: the prefix itself, which two detections may find alike, and the hash of others. */

@@ -7,6 +7,7 @@
 
 #include "experiments/log.h"
 #include "experiments/run.h"
+#include "experiments/run_outcome.h"
 
 /* --- one line of metrics.jsonl per epoch --- */
 
@@ -152,16 +153,13 @@ static bk_status one_block(bk_run *r, int64_t layer, const bk_watch *watch, bk_e
 
 static bk_status check_fallbacks(bk_run *r, bk_error *err)
 {
-    int64_t layers = bk_source_config(r->src)->layers, n = 0;
-    for (int64_t l = 0; l < layers; l++) n += r->block[l].fell_back;
-    if (r->gptq.linears && r->gptq.fell_back == r->gptq.linears) {
-        r->all_fell_back = true;
-        return bk_fail(err, BK_ENUMERIC, "GPTQ rounded no linear: every one fell back to rounding to nearest");
-    }
-    if (n == 0) return BK_OK;
-    bk_log(BK_LOG_WARN, "%lld of %lld blocks could not be trained and stay as initialised", (long long)n, (long long)layers);
-    r->all_fell_back = n == layers;
-    return n < layers ? BK_OK : bk_fail(err, BK_ENUMERIC, "no block could be trained: every one fell back to its initialisation");
+    bk_run_outcome o = {.blocks = bk_source_config(r->src)->layers, .linears = r->gptq.linears, .not_rounded = r->gptq.fell_back};
+    for (int64_t l = 0; l < o.blocks; l++) o.fell_back += r->block[l].fell_back;
+    if (o.fell_back)
+        bk_log(BK_LOG_WARN, "%lld of %lld blocks could not be trained and stay as initialised", (long long)o.fell_back, (long long)o.blocks);
+    bk_status st = bk_run_outcome_check(&o, err);
+    r->came_to_nothing = st != BK_OK;
+    return st;
 }
 
 int64_t bk_run_last_block(const bk_run *r)

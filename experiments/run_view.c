@@ -110,11 +110,12 @@ static bool read_summary(const char *dir, bk_run_view *v)
     char path[PATH_ROOM];
     bk_json *o;
     if (bk_json_load(in_dir(dir, "summary.json", path), &o, NULL)) return false;
-    const bk_json *ppl = bk_json_get(o, "ppl"), *blocks = bk_json_get(o, "blocks");
+    bk_error why = {0};
+    const bk_json *ppl = bk_json_get(o, "ppl");
     v->ppl_fp = bk_json_num(bk_json_get(ppl, "fp"), NAN);
     v->ppl_final = bk_json_num(bk_json_get(ppl, "final"), NAN);
-    for (size_t i = 0; i < bk_json_size(blocks); i++)
-        v->fell_back += bk_json_bool(bk_json_get(bk_json_at(blocks, i), "fell_back"), false);
+    v->outcome = bk_run_outcome_of(o);
+    if (bk_run_outcome_check(&v->outcome, &why)) snprintf(v->why, sizeof v->why, "%.200s", why.msg);
     bk_json_free(o);
     return true;
 }

@@ -3,6 +3,7 @@
 #define BK_RUN_VIEW_H
 
 #include "experiments/beacon.h"
+#include "experiments/run_outcome.h"
 
 typedef enum {
     BK_VIEW_RUNNING,  /* its lock is held */
@@ -17,8 +18,9 @@ typedef struct bk_run_view {
     int64_t block, epoch;     /* of the last whole line of metrics.jsonl; block -1 = there is none */
     double loss, val_loss;    /* of that line; NaN = none */
     double ppl_fp, ppl_final; /* of summary.json; NaN = none */
-    int64_t fell_back;        /* blocks that could not be trained */
-    char why[256];            /* stopped: the error that log.txt ends with, "" if it does not end with one */
+    bk_run_outcome outcome;   /* of summary.json */
+    char why[256];            /* stopped: the error that log.txt ends with, "" if it does not end with one; finished: why
+                                 nothing came of it, "" if something did */
 } bk_run_view;
 
 /* True if the folder is one of a run: config.yaml, and a manifest or a lock. */

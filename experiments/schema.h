@@ -215,6 +215,8 @@ bool bk_run_config_skips(const bk_run_config *c, int64_t block, const char *name
 char *bk_run_config_write(const bk_run_config *c) BK_MUST_USE;
 /* Lists of prefixes choose keys, here and below: NULL-terminated; "train." takes a section, "seed" one key, "!store." leaves keys out,
  * and a list of such ones alone (or NULL) takes all others. */
+/* The keys that results depend on: two configs that agree in them are the same run. */
+extern const char *const bk_run_result_keys[];
 /* First key whose value differs, or NULL; its two values as written (cut to fit, each `size` bytes). */
 const char *bk_run_config_diff(const bk_run_config *a, const bk_run_config *b, const char *const *prefixes, char *in_a, char *in_b,
                                size_t size);

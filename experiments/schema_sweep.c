@@ -161,6 +161,16 @@ typedef struct range {
     int64_t n;
 } range;
 
+/* Between the ends of log, whole numbers are rounded as others are to four digits; those of linear would be even no more. */
+static bk_status need_whole(const reader *r, const char *key, const range *g, const bk_yaml_node *lo, const bk_yaml_node *spec)
+{
+    const bk_yaml_node *hi = after(r, lo);
+    if (g->lo != floor(g->lo)) return FAIL(r, lo, "%s: %s is no whole number", key, lo->text);
+    if (g->hi != floor(g->hi)) return FAIL(r, hi, "%s: %s is no whole number", key, hi->text);
+    if (g->log || fmod(g->hi - g->lo, (double)(g->n - 1)) == 0) return BK_OK;
+    return FAIL(r, spec, "%s: %lld values evenly from %.17g to %.17g are no whole numbers: list them", key, (long long)g->n, g->lo, g->hi);
+}
+
 static bk_status read_range(const reader *r, int key, const bk_yaml_node *spec, range *out)
 {
     const bk_key *k = &bk_keys[key];
@@ -183,6 +193,7 @@ static bk_status read_range(const reader *r, int key, const bk_yaml_node *spec, 
     BK_TRY(bk_field_set(&out->hi, &end, r->y, hi, r->err));
     BK_TRY(bk_field_set(&out->n, &count, r->y, n, r->err));
     if (out->lo >= out->hi) return FAIL(r, lo, "%s: the lowest value comes first", k->path);
+    if (whole) BK_TRY(need_whole(r, k->path, out, lo, spec));
     return log && out->lo <= 0 ? FAIL(r, lo, "%s: log needs a lowest value above 0", k->path) : BK_OK;
 }
 

@@ -6,6 +6,8 @@
 #include "experiments/scheme.h"
 #include "quant/plugin.h"
 
+const char *const bk_run_result_keys[] = {"!threads", "!store.keep", NULL};
+
 /* A value as text, malloc'd; NULL when memory is out. */
 static char *value_text(const bk_run_config *c, const bk_key *key)
 {

@@ -56,10 +56,10 @@ static void work_of(const bk_stage *s, const char *owner, char *to, size_t size)
 
 static void say_whom(const bk_stage *s, const bk_lock_owner *o)
 {
-    if (o->here) bk_log(BK_LOG_INFO, "%s: waiting for process %ld, which makes it", s->dir, o->pid);
-    else
-        bk_log(BK_LOG_INFO, "%s: waiting for process %ld on host %s, which makes it; if that process is gone, remove %s.lock", s->dir, o->pid, o->host,
-               s->dir);
+    char path[BK_STAGE_PATH + 8], who[BK_LOCK_WHO];
+    snprintf(path, sizeof path, "%s.lock", s->dir);
+    bk_lock_who(o, path, who, sizeof who);
+    bk_log(BK_LOG_INFO, "%s: waiting for the one that makes it (%s)", s->dir, who);
 }
 
 /* One attempt at the lock. Work of an owner that died is removed with it. */

@@ -71,6 +71,7 @@ static void add_samples(bk_text_buffer *b, const bk_run_config *c, unsigned sets
     if ((sets & BK_STAGE_STATISTICS) && bk_run_needs_statistics(c)) add_set(b, bk_run_config_text(c, s), s->samples, s->seqlen);
     if (sets & BK_STAGE_TRAINING) add_set(b, t->text, t->samples + c->data.validation, t->seqlen);
     if (sets & BK_STAGE_EVALUATION) add_set(b, e->text, e->samples, e->seqlen);
+    if (sets & ~(unsigned)BK_STAGE_EVALUATION) bk_buffer_add(b, "drawn by the seed %lld\n", (long long)c->seed);
     if ((sets & ~(unsigned)BK_STAGE_DETECTION) && c->data.bos == BK_BOS_AUTO)
         bk_buffer_add(b, "%s\n", c->prefix.mode == BK_PREFIX_NONE ? "BOS before a text" : "prefix before a text");
 }
@@ -244,7 +245,26 @@ static void ledger_path(char to[BK_STAGE_PATH])
     snprintf(to, BK_STAGE_PATH, "%.4096s/ledger.jsonl", bk_cache_root());
 }
 
-/* One write: lines of processes that end at the same time do not mix. */
+/* Whether a file ends within a line, as one whose writer was killed does. */
+static bool ends_in_a_line(int fd)
+{
+    char last;
+    off_t size = lseek(fd, 0, SEEK_END);
+    return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
+}
+
+/* Lines are written at once, which keeps those of several processes apart on a local disk. On a network file system they may mix: readers skip what
+ * is no line, and so the worst is a stage that a plan does not know of. */
+static bk_status append_line(int fd, const char *path, const char *text, bk_error *err)
+{
+    char *line;
+    int n = asprintf(&line, "%s%s\n", ends_in_a_line(fd) ? "\n" : "", text);
+    if (n < 0) return bk_fail(err, BK_ENOMEM, "no memory for a line of %s", path);
+    ssize_t put = write(fd, line, (size_t)n);
+    free(line);
+    return put == n ? BK_OK : put < 0 ? bk_fail_errno(err, "%s", path) : bk_fail(err, BK_ENOSPC, "%s: the disk is full", path);
+}
+
 bk_status bk_ledger_add(const bk_stage *s, bk_error *err)
 {
     char path[BK_STAGE_PATH];
@@ -254,19 +274,14 @@ bk_status bk_ledger_add(const bk_stage *s, bk_error *err)
     bk_json_set(o, "quick", bk_json_of_text(s->quick));
     bk_json_set(o, "run", bk_json_of_text(s->run));
     bk_json_set(o, "seconds", bk_json_of_num(bk_seconds() - s->began));
-    char *text = bk_json_dump(o, 0), *line = NULL;
+    char *text = bk_json_dump(o, 0);
     bk_json_free(o);
-    int n = text ? asprintf(&line, "%s\n", text) : -1;
-    free(text);
-    if (n < 0) return bk_fail(err, BK_ENOMEM, "no memory for a line of the ledger");
+    if (!text) return bk_fail(err, BK_ENOMEM, "no memory for a line of the ledger");
     ledger_path(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    ssize_t put = fd < 0 ? -1 : write(fd, line, (size_t)n);
-    bk_status st = put == n ? BK_OK
-                   : put < 0 ? bk_fail_errno(err, "%s", path)
-                             : bk_fail(err, BK_ENOSPC, "%s: the disk is full", path);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    bk_status st = fd < 0 ? bk_fail_errno(err, "%s", path) : append_line(fd, path, text, err);
     if (fd >= 0) close(fd);
-    free(line);
+    free(text);
     return st;
 }
 
@@ -277,6 +292,16 @@ static bool is_there(const char *stage, const char *hash)
     return bk_is_dir(dir);
 }
 
+static bool says(const char *line, size_t len, const char *stage, const char *quick)
+{
+    bk_json *o;
+    if (!memmem(line, len, quick, strlen(quick)) || bk_json_parse(line, len, "ledger.jsonl", &o, NULL)) return false;
+    bool found = !strcmp(bk_json_str(bk_json_get(o, "stage"), ""), stage) && !strcmp(bk_json_str(bk_json_get(o, "quick"), ""), quick) &&
+                 is_there(stage, bk_json_str(bk_json_get(o, "hash"), ""));
+    bk_json_free(o);
+    return found;
+}
+
 bool bk_ledger_has(bk_stage_kind kind, const char *quick)
 {
     char path[BK_STAGE_PATH], *text;
@@ -284,12 +309,10 @@ bool bk_ledger_has(bk_stage_kind kind, const char *quick)
     bool found = false;
     ledger_path(path);
     if (bk_file_slurp(path, MAX_LEDGER, &text, &len, NULL)) return false;
-    for (char *save, *line = strtok_r(text, "\n", &save); line && !found; line = strtok_r(NULL, "\n", &save)) {
-        bk_json *o;
-        if (!strstr(line, quick) || bk_json_parse(line, strlen(line), path, &o, NULL)) continue;
-        found = !strcmp(bk_json_str(bk_json_get(o, "stage"), ""), kinds[kind].name) &&
-                is_there(kinds[kind].name, bk_json_str(bk_json_get(o, "hash"), ""));
-        bk_json_free(o);
+    for (size_t at = 0, n; at < len && !found; at += n + 1) {
+        const char *end = memchr(text + at, '\n', len - at);
+        n = end ? (size_t)(end - text) - at : len - at;
+        found = says(text + at, n, kinds[kind].name, quick);
     }
     free(text);
     return found;

@@ -18,24 +18,24 @@
 /* Two sweeps do not share a folder. Commands of --list do not come here: the locks of run folders keep these apart. */
 static bk_status lock_folder(const char *dir, bk_lock *lock, bk_error *err)
 {
-    char path[BK_PATH_SIZE + 16];
+    char path[BK_PATH_SIZE + 16], who[BK_LOCK_WHO];
     bk_lock_owner owner;
     snprintf(path, sizeof path, "%s/sweep.lock", dir);
     BK_TRY(bk_lock_try(lock, path, &owner, err));
     if (lock->path) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder (process %ld on host %s%s%s)", dir,
-                   owner.pid, owner.host, owner.here ? "" : "; if it is gone, remove ", owner.here ? "" : path);
+    bk_lock_who(&owner, path, who, sizeof who);
+    return bk_fail(err, BK_EINVAL, "%s: another sweep is running in this folder (%s)", dir, who);
 }
 
 /* What a run would refuse in its first second. Shapes are read once for points of one model. */
-static bk_status check_point(const bk_run_config *c, char model[BK_PATH_SIZE], bk_config *shapes, bk_error *err)
+static bk_status check_point(const bk_sweep *s, const bk_run_config *c, char model[BK_PATH_SIZE], bk_config *shapes, bk_error *err)
 {
     bool known = true, weights;
     BK_TRY(bk_run_config_check_files(c, err));
     if (strcmp(model, c->model)) BK_TRY(bk_plan_shapes(c->model, shapes, &known, &weights, err));
     if (!known) return BK_OK;
     snprintf(model, BK_PATH_SIZE, "%s", c->model);
-    return bk_plan_quantizers(c, shapes, err);
+    return bk_sweep_check_shapes(s, c, shapes, err);
 }
 
 /* A point that is done counts as long as its model and texts are what they were. A model is hashed once for points that
@@ -71,7 +71,7 @@ static bk_status check_points(bk_sweep_run *r, int *n_done, bk_error *err)
         *n_done += r->done[i];
         st = bk_sweep_config(r->s, i, c, err);
         if (!st && r->done[i]) st = check_done(r, i, c, &h, err);
-        else if (!st && check_point(c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
+        else if (!st && check_point(r->s, c, model, &shapes, err)) st = bk_sweep_blame(r->s, i, err);
     }
     free(c);
     return st;
@@ -100,27 +100,35 @@ static bk_status set_up(bk_sweep_run *r, bk_sweep *s, const char *file, const ch
 {
     BK_TRY(bk_sweep_load(file, s, err));
     BK_TRY(bk_sweep_check(s, err));
-    BK_TRY(bk_sweep_run_begin(r, s, err));
+    BK_TRY(bk_sweep_run_begin(r, s, out, err));
     ssize_t n = readlink("/proc/self/exe", r->program, sizeof r->program - 1);
     if (n < 0) return bk_fail_errno(err, "/proc/self/exe");
-    if (out && !*out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
-    if (out && strlen(out) > BK_PATH_SIZE - BK_SWEEP_NAME - 64) return bk_fail(err, BK_EINVAL, "--out is too long");
-    if (out) snprintf(r->dir, sizeof r->dir, "%s", out);
-    else bk_sweep_folder(r->s, r->dir, sizeof r->dir);
     r->jobs = (int)(jobs ? jobs : r->s->jobs);
     if (r->jobs > r->s->n) r->jobs = r->s->n;
     return BK_OK;
 }
 
+/* Runs that are finished are not run again. */
+static void say_failures(int failed, int finished, int points)
+{
+    char again[80] = "";
+    if (!failed) return;
+    if (finished == 0) snprintf(again, sizeof again, "; the same command tries them again");
+    else if (finished < failed) snprintf(again, sizeof again, "; the same command tries %d of them again", failed - finished);
+    bk_log(BK_LOG_ERROR, "%d of %d points failed%s%s", failed, points, again,
+           finished ? "; runs that came to their end without a result stay as they are" : "");
+}
+
 /* Exit code of the first point, in the order of the file, that failed. */
 static int code_of_failures(const bk_sweep_run *r)
 {
-    int first = BK_EXIT_OK, n = 0;
+    int first = BK_EXIT_OK, n = 0, finished = 0;
     for (int i = 0; i < r->s->n; i++) {
         if (r->row[i].state != BK_POINT_FAILED) continue;
         if (n++ == 0) first = r->row[i].code;
+        finished += r->row[i].finished;
     }
-    if (n) bk_log(BK_LOG_ERROR, "%d of %d points failed; the same command tries them again", n, r->s->n);
+    say_failures(n, finished, r->s->n);
     return first;
 }
 

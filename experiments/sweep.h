@@ -55,6 +55,8 @@ bk_status bk_sweep_config(const bk_sweep *s, int point, bk_run_config *out, bk_e
 bk_status bk_sweep_blame(const bk_sweep *s, int point, bk_error *err);
 /* Every point's config is right and no two are the same. */
 bk_status bk_sweep_check(bk_sweep *s, bk_error *err) BK_MUST_USE;
+/* All that the run of a point would refuse in its first second, and halving where the model has no blocks left to train. */
+bk_status bk_sweep_check_shapes(const bk_sweep *s, const bk_run_config *c, const bk_config *shapes, bk_error *err) BK_MUST_USE;
 /* Points that train on the same targets in full precision have them as a stage, if two of these are not done yet, or if
  * the stage is there; unless the sweep itself says what store.keep is. done: [points]. */
 bk_status bk_sweep_share(bk_sweep *s, const bool *done, bk_error *err) BK_MUST_USE;

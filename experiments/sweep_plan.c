@@ -70,7 +70,7 @@ static bk_status estimate(sweep_plan *p, struct estimated *to, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_plan_shapes(p->cfg.model, &shapes, &to->known, &weights, err));
     if (!to->known) return BK_OK;
-    BK_TRY(bk_plan_quantizers(&p->cfg, &shapes, err));
+    BK_TRY(bk_sweep_check_shapes(&p->s, &p->cfg, &shapes, err));
     BK_TRY(bk_plan_samples(&p->cfg, p->cfg.model, set, err));
     bk_sample_counts samples = bk_plan_counts(&p->cfg, set);
     bk_status st = bk_plan_rotation(&p->cfg, &shapes, &rotation, err);
@@ -148,9 +148,7 @@ static bk_status make_plan(sweep_plan *p, const char *file, const char *out, bk_
     BK_TRY(bk_sweep_load(file, &p->s, err));
     BK_TRY(bk_sweep_check(&p->s, err));
     size_t n = (size_t)p->s.n;
-    BK_TRY(bk_sweep_run_begin(&p->r, &p->s, err));
-    if (out) snprintf(p->r.dir, sizeof p->r.dir, "%s", out);
-    else bk_sweep_folder(&p->s, p->r.dir, sizeof p->r.dir);
+    BK_TRY(bk_sweep_run_begin(&p->r, &p->s, out, err));
     p->point = calloc(n, sizeof *p->point);
     p->stage = calloc(n * BK_STAGE_KINDS, sizeof *p->stage);
     p->estimate = calloc(n, sizeof *p->estimate);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/plan.h"
 #include "experiments/schema_priv.h"
 #include "experiments/stage_kinds.h"
 #include "experiments/sweep.h"
@@ -9,8 +10,6 @@
 
 /* Points are compared by halving when these are the same: their losses are about the same targets. */
 static const char *const rival_keys[] = {"model", "seed", "data.", "train.loss", "train.target", NULL};
-/* Results do not depend on these. */
-static const char *const config_keys[] = {"!threads", "!store.keep", NULL};
 
 int bk_sweep_sets(const bk_sweep *s, int point, const char *sets[BK_SWEEP_SETS])
 {
@@ -90,11 +89,20 @@ bk_status bk_sweep_check(bk_sweep *s, bk_error *err)
         bk_sweep_point *p = &s->point[i];
         st = bk_sweep_config(s, i, c, err);
         if (!st) st = show_axes(s, p, c, err);
-        if (!st) st = bk_sweep_hash(c, config_keys, p->config, err);
+        if (!st) st = bk_sweep_hash(c, bk_run_result_keys, p->config, err);
         if (!st) st = bk_sweep_hash(c, rival_keys, p->rivals, err);
     }
     free(c);
     return st ? st : refuse_twins(s, err);
+}
+
+bk_status bk_sweep_check_shapes(const bk_sweep *s, const bk_run_config *c, const bk_config *shapes, bk_error *err)
+{
+    BK_TRY(bk_plan_check_shapes(c, shapes, err));
+    int64_t last = s->n_rungs ? s->rung[s->n_rungs - 1] : 0; /* they rise */
+    if (last < shapes->layers) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "halving.blocks: %lld, but the model has %lld blocks: behind the last one there is nothing to drop",
+                   (long long)last, (long long)shapes->layers);
 }
 
 /* --- targets of several points --- */

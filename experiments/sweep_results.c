@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "experiments/log.h"
 #include "experiments/printable.h"
+#include "experiments/run_outcome.h"
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
@@ -18,8 +20,9 @@ static double number(const bk_json *o, const char *key)
     return bk_json_num(bk_json_get(o, key), NAN);
 }
 
-static void clear_numbers(bk_sweep_row *row)
+static void clear_result(bk_sweep_row *row)
 {
+    row->finished = false;
     double *all[] = {&row->fp,        &row->fp_prefix,  &row->init,      &row->final, &row->gap,
                      &row->loss_init, &row->loss_final, &row->loss_last, &row->peak};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = NAN;
@@ -28,27 +31,30 @@ static void clear_numbers(bk_sweep_row *row)
 
 static void take_blocks(const bk_json *blocks, bk_sweep_row *row)
 {
-    size_t n = bk_json_size(blocks), fell_back = 0;
+    size_t n = bk_json_size(blocks);
     row->loss_init = row->loss_final = 0;
     for (size_t i = 0; i < n; i++) {
         const bk_json *b = bk_json_at(blocks, i);
         row->loss_init += number(b, "loss_init") / (double)n;
         row->loss_final += number(b, "loss_final") / (double)n;
         row->loss_last = number(b, "loss_final");
-        fell_back += bk_json_bool(bk_json_get(b, "fell_back"), false);
     }
-    if (!n || fell_back < n) return;
-    row->state = BK_POINT_FAILED; /* `run` ends with this code whenever it is asked */
-    row->code = BK_EXIT_NUMERIC;
-    snprintf(row->message, sizeof row->message, "no block could be trained");
+}
+
+/* One that came to nothing has failed, though it has numbers: `run` says so whenever it is asked. */
+static void take_outcome(const bk_json *summary, bk_sweep_row *row)
+{
+    bk_error why = {0};
+    bk_run_outcome o = bk_run_outcome_of(summary);
+    bk_status st = bk_run_outcome_check(&o, &why);
+    row->state = st ? BK_POINT_FAILED : BK_POINT_DONE;
+    row->code = bk_exit_code(st);
+    snprintf(row->message, sizeof row->message, "%.*s", (int)sizeof row->message - 1, why.msg);
 }
 
 static void take_summary(const bk_json *summary, bk_sweep_row *row)
 {
     const bk_json *ppl = bk_json_get(summary, "ppl"), *seconds = bk_json_get(summary, "seconds");
-    row->state = BK_POINT_DONE;
-    row->code = 0;
-    row->message[0] = 0;
     row->fp = number(ppl, "fp");
     row->fp_prefix = number(ppl, "fp_prefix");
     row->init = number(ppl, "init");
@@ -57,23 +63,34 @@ static void take_summary(const bk_json *summary, bk_sweep_row *row)
     for (int i = 0; i < BK_RUN_STAGES; i++) row->seconds[i] = number(seconds, bk_run_stage_name[i]);
     row->peak = number(summary, "peak_rss_bytes");
     take_blocks(bk_json_get(summary, "blocks"), row);
+    take_outcome(summary, row);
+    row->finished = true;
 }
 
-bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done, bk_error *err)
+/* *summary NULL: nothing was computed there, or not all of it. */
+static bk_status read_result(const char *dir, const bk_run_config *c, bk_json **summary, bk_error *err)
 {
-    char manifest[BK_STAGE_PATH], summary[BK_STAGE_PATH];
-    bk_json *o;
-    *done = false;
-    clear_numbers(row);
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
-    snprintf(summary, sizeof summary, "%s/summary.json", dir);
-    if (!bk_exists(manifest)) return BK_OK; /* nothing was computed yet */
+    char path[BK_STAGE_PATH];
+    *summary = NULL;
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    if (!bk_exists(path)) return BK_OK;
     BK_TRY(bk_run_compare_config(dir, c, err));
-    if (!bk_exists(summary) || bk_json_load(summary, &o, NULL))
-        return BK_OK; /* one that cannot be read: `run` says what to do */
-    take_summary(o, row);
-    bk_json_free(o);
-    *done = true;
+    snprintf(path, sizeof path, "%s/summary.json", dir);
+    if (!bk_exists(path)) return BK_OK;
+    BK_TRY(bk_run_check_quickly(dir, err));
+    return bk_json_load(path, summary, err);
+}
+
+bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bk_error *err)
+{
+    bk_json *summary;
+    bk_error why = {0};
+    clear_result(row);
+    bk_status st = read_result(dir, c, &summary, &why);
+    if (st && st != BK_EFORMAT && st != BK_EIO) return bk_fail(err, st, "%s", why.msg);
+    if (summary) take_summary(summary, row);
+    bk_json_free(summary);
+    if (st) snprintf(row->message, sizeof row->message, "%.*s", (int)sizeof row->message - 1, why.msg);
     return BK_OK;
 }
 
@@ -85,7 +102,9 @@ bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err)
     for (int i = 0; !st && i < r->s->n; i++) {
         bk_sweep_point_dir(r, i, dir, sizeof dir);
         st = bk_sweep_config(r->s, i, c, err);
-        if (!st) st = bk_sweep_look(dir, c, &r->row[i], &r->done[i], err);
+        if (!st) st = bk_sweep_look(dir, c, &r->row[i], err);
+        r->done[i] = r->row[i].finished;
+        if (!st && !r->done[i] && *r->row[i].message) bk_log(BK_LOG_WARN, "%s; that is no result", r->row[i].message);
     }
     free(c);
     return st ? st : bk_sweep_share(r->s, r->done, err);

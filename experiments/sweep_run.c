@@ -32,6 +32,7 @@ typedef struct child {
     pid_t pid; /* 0 = none */
     int point;
     double began;
+    off_t log_from; /* where what it says begins in POINT.log: before that are earlier attempts */
 } child;
 
 typedef struct crew {
@@ -48,8 +49,12 @@ typedef struct crew {
     bk_run_config *cfg;
 } crew;
 
-bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, bk_error *err)
+bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, const char *out, bk_error *err)
 {
+    if (out && !*out) return bk_fail(err, BK_EINVAL, "--out is empty: name a folder");
+    if (out && strlen(out) > BK_PATH_SIZE - BK_SWEEP_NAME - 64) return bk_fail(err, BK_EINVAL, "--out is too long");
+    if (out) snprintf(r->dir, sizeof r->dir, "%s", out);
+    else bk_sweep_folder(s, r->dir, sizeof r->dir);
     r->s = s;
     r->row = calloc((size_t)s->n, sizeof *r->row);
     r->done = calloc((size_t)s->n, sizeof *r->done);
@@ -167,10 +172,12 @@ static _Noreturn void become(const crew *w, const command *c, int log, pid_t par
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(BK_EXIT_SIGNAL);
-    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(log, 2) < 0) _exit(127);
-    if (null > 2) close(null);
-    execv("/proc/self/exe", c->word);
-    _exit(127);
+    if (null >= 0 && dup2(null, 0) >= 0 && dup2(null, 1) >= 0 && dup2(log, 2) >= 0) {
+        if (null > 2) close(null);
+        execv("/proc/self/exe", c->word);
+    }
+    dprintf(log, "brick: the run cannot be started: %s\n", strerror(errno));
+    _exit(BK_EXIT_SPACE);
 }
 
 static void log_path(const bk_sweep_run *r, int point, char *to, size_t size)
@@ -184,6 +191,7 @@ static bk_status start(crew *w, int slot, int point, bk_error *err)
     log_path(w->r, point, path, sizeof path);
     int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log < 0) return bk_fail_errno(err, "%s", path);
+    off_t log_from = lseek(log, 0, SEEK_END);
     command *c = malloc(sizeof *c);
     pid_t parent = getpid(), pid = -1;
     sigset_t all, was;
@@ -200,23 +208,23 @@ static bk_status start(crew *w, int slot, int point, bk_error *err)
     free(c);
     close(log);
     if (st) return st;
-    w->child[slot] = (child){pid, point, bk_seconds()};
+    w->child[slot] = (child){pid, point, bk_seconds(), log_from};
     w->running++;
     w->r->row[point].state = BK_POINT_RUNNING;
     bk_log(BK_LOG_INFO, "[%d/%d] %s: started", point + 1, w->r->s->n, w->r->s->point[point].name);
     return BK_OK;
 }
 
-/* The last thing that the child complained about. */
-static void last_message(const bk_sweep_run *r, int point, char *to, size_t size)
+/* The last thing that the child complained about; "" if it said nothing. */
+static void last_message(const bk_sweep_run *r, const child *k, char *to, size_t size)
 {
     char path[FOLDER], tail[LOG_TAIL + 1];
     struct stat info;
     *to = 0;
-    log_path(r, point, path, sizeof path);
+    log_path(r, k->point, path, sizeof path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;
-    off_t from = fstat(fd, &info) == 0 && info.st_size > LOG_TAIL ? info.st_size - LOG_TAIL : 0;
+    off_t from = fstat(fd, &info) == 0 && info.st_size - LOG_TAIL > k->log_from ? info.st_size - LOG_TAIL : k->log_from;
     ssize_t n = pread(fd, tail, LOG_TAIL, from);
     close(fd);
     tail[n > 0 ? n : 0] = 0;
@@ -248,27 +256,54 @@ static double open_work(const crew *w)
     return sum;
 }
 
-static void say_ended(const crew *w, const child *k)
+static void fail_point(crew *w, int point, int code, const char *why)
 {
-    const bk_sweep_row *row = &w->r->row[k->point];
-    char took[32], left[32] = "", what[400] = "";
-    double open = open_work(w);
-    bk_time_text(bk_seconds() - k->began, took, sizeof took);
-    if (open > 0) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
+    bk_sweep_row *row = &w->r->row[point];
+    row->state = BK_POINT_FAILED;
+    row->code = code;
+    snprintf(row->message, sizeof row->message, "%.*s", (int)sizeof row->message - 1, why);
+}
+
+static void say_state(const crew *w, int point, const char *behind)
+{
+    const bk_sweep_row *row = &w->r->row[point];
+    char what[400];
     if (row->state == BK_POINT_FAILED) snprintf(what, sizeof what, "failed (exit %d): %s", row->code, row->message);
     else if (isnan(row->final)) snprintf(what, sizeof what, "to block %lld", (long long)w->stop_after);
     else snprintf(what, sizeof what, "ppl %.4f, gap %.4f", row->final, row->gap);
-    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s in %s%s%s%s", k->point + 1,
-           w->r->s->n, w->r->s->point[k->point].name, what, took, *left ? "; about " : "", left, *left ? " left" : "");
+    bk_log(row->state == BK_POINT_FAILED ? BK_LOG_WARN : BK_LOG_INFO, "[%d/%d] %s: %s%s", point + 1, w->r->s->n,
+           w->r->s->point[point].name, what, behind);
 }
 
-/* What the folder says now. */
-static bk_status look(crew *w, int point, bool *done, bk_error *err)
+static void say_ended(const crew *w, const child *k)
+{
+    char took[32], left[32] = "", behind[128];
+    double open = open_work(w);
+    bk_time_text(bk_seconds() - k->began, took, sizeof took);
+    if (open > 0) bk_time_text((bk_seconds() - w->began) / w->finished * open, left, sizeof left);
+    snprintf(behind, sizeof behind, " in %s%s%s%s", took, *left ? "; about " : "", left, *left ? " left" : "");
+    say_state(w, k->point, behind);
+}
+
+/* What the folder says now; the point is pending still if that is no result. What became wrong with it since the sweep
+ * began is a failure of this point, not of the others. */
+static void look(crew *w, int point)
 {
     char dir[FOLDER];
-    BK_TRY(bk_sweep_config(w->r->s, point, w->cfg, err));
+    bk_error why = {0};
+    bk_sweep_row *row = &w->r->row[point];
+    row->state = BK_POINT_PENDING;
+    row->message[0] = 0;
+    bk_status st = bk_sweep_config(w->r->s, point, w->cfg, &why);
     bk_sweep_point_dir(w->r, point, dir, sizeof dir);
-    return bk_sweep_look(dir, w->cfg, &w->r->row[point], done, err);
+    if (!st) st = bk_sweep_look(dir, w->cfg, row, &why);
+    if (st) fail_point(w, point, bk_exit_code(st), why.msg);
+}
+
+/* A run that found another one in its folder. That one may have left since. */
+static bool was_refused(const char *said)
+{
+    return strstr(said, BK_RUN_IN_USE) != NULL;
 }
 
 static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
@@ -278,37 +313,52 @@ static bool in_use(const bk_sweep_run *r, int point, bk_lock_owner *owner)
     return bk_run_folder_busy(dir, owner);
 }
 
-static void take_failure(crew *w, int point, int status)
+/* The exit code of a child, or what it would have been had it noticed what a signal means: SIGKILL comes from a kernel that is out of memory.
+ * After a crash it is that of a shell. */
+static int code_of(int status)
 {
-    bk_sweep_row *row = &w->r->row[point];
-    row->state = BK_POINT_FAILED;
-    row->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    last_message(w->r, point, row->message, sizeof row->message);
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    int number = WTERMSIG(status);
+    if (number == SIGKILL) return BK_EXIT_SPACE;
+    return number == SIGINT || number == SIGTERM || number == SIGHUP ? BK_EXIT_SIGNAL : 128 + number;
+}
+
+static void take_failure(crew *w, int point, int status, const char *said)
+{
+    char why[300];
+    const bk_sweep_row *row = &w->r->row[point];
+    int code = code_of(status);
     if (WIFSIGNALED(status))
-        snprintf(row->message, sizeof row->message, "ended by signal %d (%s)", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
-    else if (!*row->message) snprintf(row->message, sizeof row->message, "exit status %d", row->code);
+        snprintf(why, sizeof why, "ended by signal %d (%s)%s", WTERMSIG(status), strsignal(WTERMSIG(status)),
+                 code == BK_EXIT_SPACE ? ", as when memory is out" : "");
+    else if (code == 0) { /* its folder was changed by somebody else */
+        snprintf(why, sizeof why, "ended without a result%s%.250s", *row->message ? ": " : "", row->message);
+        code = BK_EXIT_INPUT;
+    } else if (*said) snprintf(why, sizeof why, "%.299s", said);
+    else snprintf(why, sizeof why, "exit status %d", code);
+    fail_point(w, point, code, why);
 }
 
 static bk_status reap(crew *w, child *k, int status, bk_error *err)
 {
-    bool done, well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool on_its_way = w->stop_after && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     bool cut_short =
         w->forwarded && (WIFEXITED(status) ? WEXITSTATUS(status) == BK_EXIT_SIGNAL : WTERMSIG(status) == SIGTERM);
     child was = *k;
+    char said[sizeof ((bk_error *)0)->msg];
     bk_lock_owner other;
     bk_sweep_row *row = &w->r->row[was.point];
     k->pid = 0;
     w->running--;
-    row->state = BK_POINT_PENDING;
-    row->message[0] = 0;
-    BK_TRY(look(w, was.point, &done, err));
-    if (!well && !done && !cut_short && in_use(w->r, was.point, &other)) { /* somebody was faster */
+    look(w, was.point);
+    bool nothing = row->state == BK_POINT_PENDING && !on_its_way && !cut_short;
+    last_message(w->r, &was, said, sizeof said);
+    if (nothing && (was_refused(said) || in_use(w->r, was.point, &other))) { /* somebody was faster */
         w->due[was.point] = true;
         w->n_due++;
         return BK_OK;
     }
-    if (!well && !done && !cut_short) take_failure(w, was.point, status);
+    if (nothing) take_failure(w, was.point, status, said);
     w->finished += w->work[was.point];
     if (!cut_short) say_ended(w, &was);
     return bk_sweep_write(w->r->s, w->r->row, w->r->dir, err);
@@ -329,12 +379,12 @@ static bk_status reap_all(crew *w, bk_error *err)
 static void say_in_use(crew *w, int point, const bk_lock_owner *o)
 {
     const char *name = w->r->s->point[point].name;
+    char path[FOLDER + 16], who[BK_LOCK_WHO];
     if (w->elsewhere[point]) return;
     w->elsewhere[point] = true;
-    if (o->here) bk_log(BK_LOG_INFO, "%s: another brick is running there (process %ld); waiting", name, o->pid);
-    else
-        bk_log(BK_LOG_INFO, "%s: another brick is running there (process %ld on host %s; if it is gone, remove "
-               "%s/%s/run.lock); waiting", name, o->pid, o->host, w->r->dir, name);
+    snprintf(path, sizeof path, "%s/%s/run.lock", w->r->dir, name);
+    bk_lock_who(o, path, who, sizeof who);
+    bk_log(BK_LOG_INFO, "%s: another brick is running there (%s); waiting", name, who);
 }
 
 static int next_point(crew *w)
@@ -351,22 +401,26 @@ static int next_point(crew *w)
 static bk_status fill_slots(crew *w, bk_error *err)
 {
     for (int i = 0; i < w->r->jobs; i++) {
-        bool done = true;
-        int point = -1;
-        while (!w->child[i].pid && done && (point = next_point(w)) >= 0) {
+        for (int point; !w->child[i].pid && (point = next_point(w)) >= 0;) {
             w->due[point] = false;
             w->n_due--;
-            BK_TRY(look(w, point, &done, err));
-            if (done) BK_TRY(bk_sweep_write(w->r->s, w->r->row, w->r->dir, err)); /* by another process, meanwhile */
+            look(w, point);
+            if (w->r->row[point].state == BK_POINT_PENDING) {
+                BK_TRY(start(w, i, point, err));
+                continue;
+            }
+            say_state(w, point, ""); /* by another process, meanwhile */
+            BK_TRY(bk_sweep_write(w->r->s, w->r->row, w->r->dir, err));
         }
-        if (!w->child[i].pid && point >= 0 && !done) BK_TRY(start(w, i, point, err));
     }
     return BK_OK;
 }
 
 static void pass_signal_on(crew *w)
 {
-    if (!w->forwarded && w->running) bk_log(BK_LOG_INFO, "interrupted: waiting for %d points to stop", w->running);
+    if (!w->forwarded && w->running)
+        bk_log(BK_LOG_INFO, "%s: waiting for %d points to stop", bk_cancelled() ? "interrupted" : "the sweep cannot go on",
+               w->running);
     for (int i = 0; i < w->r->jobs && !w->forwarded; i++)
         if (w->child[i].pid) kill(w->child[i].pid, SIGTERM);
     w->forwarded = true;
@@ -422,7 +476,7 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
     for (int i = 0; !st && i < r->s->n; i++) {
         w.n_due += w.due[i] = is_due(r, i, stop_after);
         st = bk_sweep_config(r->s, i, w.cfg, err);
-        w.work[i] = work_of(w.cfg);
+        if (!st) w.work[i] = work_of(w.cfg);
     }
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
@@ -478,7 +532,7 @@ static bk_status drop_hopeless(bk_sweep_run *r, int64_t blocks, bk_error *err)
         loss[i] = NAN;
         if (r->row[i].state != BK_POINT_PENDING && r->row[i].state != BK_POINT_DONE) continue;
         st = bk_sweep_config(r->s, i, c, err);
-        if (!st && c->train.epochs) loss[i] = bk_sweep_loss(dir, blocks - 1); /* without training nothing is saved */
+        if (!st && c->train.epochs) loss[i] = bk_sweep_loss(dir, blocks - 1); /* without training it is 0 and says nothing */
     }
     for (int i = 0; !st && i < n; i++) {
         int m = 0;

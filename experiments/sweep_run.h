@@ -14,15 +14,16 @@ typedef enum { BK_POINT_PENDING, BK_POINT_RUNNING, BK_POINT_DONE, BK_POINT_FAILE
  * of the last block. */
 typedef struct bk_sweep_row {
     bk_point_state state;
+    bool finished;     /* its run is: one that has failed all the same does so whenever it is asked */
     int code;          /* exit code of a point that failed */
-    char message[300]; /* why */
+    char message[300]; /* why; of one that is pending: why what is there does not count */
     double fp, fp_prefix, init, final, gap, loss_init, loss_final, loss_last;
     double seconds[BK_RUN_STAGES], peak;
 } bk_sweep_row;
 
-/* Looks into a run folder. *done: it holds the finished run of this config; with another config in it BK_EINVAL. */
-bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bool *done,
-                        bk_error *err) BK_MUST_USE;
+/* Looks into a run folder; of a finished run of this config it takes the result. With another config in it BK_EINVAL.
+ * What is damaged is no result: the row is left as it is, but for a message that says why, and `run` mends it. */
+bk_status bk_sweep_look(const char *dir, const bk_run_config *c, bk_sweep_row *row, bk_error *err) BK_MUST_USE;
 /* Validation loss of what a block of the run in a folder kept; NaN if it is not trained. */
 double bk_sweep_loss(const char *dir, int64_t block);
 /* Blocks that the run in a folder has trained. */
@@ -45,8 +46,9 @@ typedef struct bk_sweep_run {
     bool *done; /* [points] when it began */
 } bk_sweep_run;
 
-/* Room for what is known of the points. bk_sweep_run_free is legal after a failure; it leaves the sweep alone. */
-bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, bk_error *err) BK_MUST_USE;
+/* Room for what is known of the points, and their folder; out NULL: that which the sweep takes by itself.
+ * bk_sweep_run_free is legal after a failure; it leaves the sweep alone. */
+bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, const char *out, bk_error *err) BK_MUST_USE;
 void bk_sweep_run_free(bk_sweep_run *r);
 /* What lies in the folders of all points, where another config is an error; and who shares targets then. */
 bk_status bk_sweep_look_at_all(bk_sweep_run *r, bk_error *err) BK_MUST_USE;

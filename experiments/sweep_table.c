@@ -11,19 +11,25 @@ typedef struct ranked {
     int point;
 } ranked;
 
-/* Finished points by gap, the rest in the order of the file. */
+/* Whether its numbers are a result. A point that has failed may have some: of a model in which nothing was trained. */
+static bool has_result(const bk_sweep_row *row)
+{
+    return row->state == BK_POINT_DONE && !isnan(row->gap);
+}
+
+/* Those with a result by gap, the rest in the order of the file. */
 static int by_gap(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
-    bool known_x = !isnan(x->row->gap), known_y = !isnan(y->row->gap);
-    if (known_x != known_y) return known_x ? -1 : 1;
-    if (known_x && x->row->gap != y->row->gap) return x->row->gap < y->row->gap ? -1 : 1;
+    bool counts_x = has_result(x->row), counts_y = has_result(y->row);
+    if (counts_x != counts_y) return counts_x ? -1 : 1;
+    if (counts_x && x->row->gap != y->row->gap) return x->row->gap < y->row->gap ? -1 : 1;
     return x->point - y->point;
 }
 
 /* One line of the statistics: points that differ in their seed alone. */
 typedef struct group {
-    int first, n; /* a point of it; finished ones */
+    int first, n; /* a point of it; those with a result */
     double ppl, ppl_squares, gap, gap_squares;
 } group;
 
@@ -61,7 +67,7 @@ static int group_by_seed(const bk_sweep *s, const bk_sweep_row *rows, group *g)
         int k = 0;
         while (k < n && !same_but_seed(s, seed, g[k].first, i)) k++;
         if (k == n) g[n++] = (group){.first = i};
-        if (isnan(rows[i].gap)) continue;
+        if (!has_result(&rows[i])) continue;
         g[k].n++;
         add(rows[i].final, g[k].n, &g[k].ppl, &g[k].ppl_squares);
         add(rows[i].gap, g[k].n, &g[k].gap, &g[k].gap_squares);
@@ -118,8 +124,8 @@ static void print_ranks(const bk_sweep *s, const ranked *r)
     printf("  %10s  %10s  %10s  %8s  %10s  %8s\n", "ppl fp", "ppl init", "ppl final", "gap", "loss", "seconds");
     for (int i = 0; i < s->n; i++) {
         const bk_sweep_row *row = r[i].row;
-        if (isnan(row->gap)) printf("%4s  ", "-");
-        else printf("%4d  ", i + 1);
+        if (has_result(row)) printf("%4d  ", i + 1);
+        else printf("%4s  ", "-");
         print_axes(s, width, r[i].point, -1);
         print_number(row->fp, 10, 4);
         print_number(row->init, 10, 4);
@@ -181,7 +187,7 @@ static bk_status print_json(const bk_sweep *s, const bk_sweep_row *rows, const r
     int count[BK_POINT_STOPPED + 1] = {0};
     for (int i = 0; i < s->n; i++) count[rows[i].state]++;
     for (int a = 0; a < s->n_axes; a++) bk_json_push(axes, bk_json_of_text(bk_keys[s->axis[a]].path));
-    for (int i = 0; i < s->n && !isnan(r[i].row->gap); i++)
+    for (int i = 0; i < s->n && has_result(r[i].row); i++)
         bk_json_push(ranking, bk_json_of_text(s->point[r[i].point].name));
     bk_json_set(o, "sweep", bk_json_of_text(s->file));
     bk_json_set(o, "base", bk_json_of_text(s->base));

@@ -97,7 +97,8 @@ static void line_finished(const bk_run_view *v, char to[BK_WATCH_LINE])
     add(to, "finished");
     if (!isnan(v->ppl_final)) add(to, ": perplexity %.4f", v->ppl_final);
     if (!isnan(v->ppl_final) && !isnan(v->ppl_fp)) add(to, ", full precision %.4f", v->ppl_fp);
-    if (v->fell_back) add(to, "; %lld blocks could not be trained", (long long)v->fell_back);
+    if (*v->why) add(to, "; %s", v->why);
+    else if (v->outcome.fell_back) add(to, "; %lld blocks could not be trained", (long long)v->outcome.fell_back);
 }
 
 static void line_stopped(const bk_run_view *v, char to[BK_WATCH_LINE])
@@ -158,6 +159,22 @@ static void print_path(FILE *to, const char *path)
     bk_print_word(to, bk_visible(path, strlen(path), shown, sizeof shown));
 }
 
+/* The manifest knows the quantizers, and not where their files are. */
+static void print_plugins(FILE *to, const char *dir)
+{
+    char path[4400];
+    bk_json *manifest = NULL;
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    if (bk_json_load(path, &manifest, NULL)) return;
+    const bk_json *plugins = bk_json_get(manifest, "plugins");
+    for (void *it = bk_json_first(plugins); it; it = bk_json_next(plugins, it)) {
+        fputs(" --plugin FILE.so (which has the quantizer ", to);
+        print_path(to, bk_json_key(it));
+        fputc(')', to);
+    }
+    bk_json_free(manifest);
+}
+
 void bk_watch_resume(const char *dir, FILE *to)
 {
     char config[4400];
@@ -167,6 +184,7 @@ void bk_watch_resume(const char *dir, FILE *to)
     fputs(" --out ", to);
     print_path(to, dir);
     fputs(" --resume", to);
+    print_plugins(to, dir);
 }
 
 static bk_json *number_or_null(bool known, int64_t x)

@@ -319,7 +319,8 @@ void e2e_remove(const char *path)
 
 char *e2e_listing(const char *dir)
 {
-    shell("find '%s' -type f ! -name lock ! -name '*.lock' ! -name ledger.jsonl ! -name progress.json -printf '%%P\\n' | "
+    shell("find '%s' -type f ! -name lock ! -name '*.lock' ! -name ledger.jsonl ! -name progress.json ! -name listing "
+          "-printf '%%P\\n' | "
           "LC_ALL=C sort | (cd '%s' && xargs -r sha256sum) >listing", dir, dir);
     return e2e_text("listing");
 }

@@ -49,7 +49,7 @@ void e2e_flip(const char *path, long offset);                         /* one bit
 void e2e_copy_tree(const char *from, const char *to);
 void e2e_copy_model(void); /* of the made model to `m`, for changes, with a run.yaml for it */
 void e2e_remove(const char *path);
-/* Every file of a folder with its hash, sorted; locks, the ledger and progress.json left out. */
+/* Every file of a folder with its hash, sorted; locks, the ledger, progress.json and its own file `listing` left out. */
 char *e2e_listing(const char *dir);
 /* Demands equal folders. */
 void e2e_same_tree(const char *a, const char *b);

@@ -503,6 +503,26 @@ START_TEST(nothing_but_fallbacks_is_a_failure_with_a_result)
     same_as_eval("a");
     e2e_brick(4, "run run.yaml --out a"); /* asked again */
     e2e_said("a: GPTQ rounded no linear");
+    e2e_brick(0, "watch a --once");
+    ck_assert(has("out", "; GPTQ rounded no linear"));
+    if (system("gnuplot --version >/dev/null 2>&1")) return;
+    e2e_brick(0, "report a");
+    ck_assert(has("a/report/index.html", "finished; GPTQ rounded no linear"));
+}
+END_TEST
+
+/* What is a failure of a run is one of a point, found when it ends and when it is there. */
+START_TEST(nothing_but_fallbacks_is_a_failure_of_a_point)
+{
+    silent_model(2);
+    e2e_write("sweep.yaml", "base: run.yaml\ngrid: {gptq.act_order: [false]}\n");
+    for (int i = 0; i < 2; i++) {
+        e2e_brick(4, "sweep sweep.yaml --out s");
+        ck_assert(has("s/results.jsonl", "\"status\": \"failed\""));
+        ck_assert(has("s/results.jsonl", "\"exit_code\": 4"));
+        ck_assert(has("s/results.jsonl", "GPTQ rounded no linear"));
+    }
+    e2e_silent(": started");
 }
 END_TEST
 
@@ -649,6 +669,7 @@ int main(void)
     tcase_add_test(t, layers_that_are_alike_are_rounded_alike);
     tcase_add_test(t, some_fallbacks_are_counted_and_refused_when_strict);
     tcase_add_test(t, nothing_but_fallbacks_is_a_failure_with_a_result);
+    tcase_add_test(t, nothing_but_fallbacks_is_a_failure_of_a_point);
     tcase_add_loop_test(t, statistics_that_are_no_numbers_stop_the_run, 0, sizeof fitting / sizeof fitting[0]);
     tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);

@@ -551,6 +551,23 @@ START_TEST(seeds_are_averaged)
 }
 END_TEST
 
+/* Numbers of a model in which nothing was trained. */
+START_TEST(a_point_that_failed_with_numbers_is_not_ranked)
+{
+    char rows[2000] = "";
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    put_row(rows, sizeof rows, "\"train.epochs\": 1", "done", 0.25);
+    put_row(rows, sizeof rows, "\"train.epochs\": 2", "done", 0.125);
+    memcpy(strstr(rows, "\"done\""), "\"fail\"", 6);
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("2 points, 1 of them with a result.");
+    shows("0.1250");
+    hides("0.2500");
+}
+END_TEST
+
 /* Values that differ behind what a table shows of them. */
 START_TEST(points_that_differ_late_are_not_averaged)
 {
@@ -669,6 +686,7 @@ int main(void)
         tcase_add_test(t, what_brick_sweep_writes_is_shown);
         tcase_add_test(t, seeds_are_averaged);
         tcase_add_test(t, points_that_differ_late_are_not_averaged);
+        tcase_add_test(t, a_point_that_failed_with_numbers_is_not_ranked);
         tcase_add_test(t, a_sweep_of_many_axes_keeps_its_points_apart);
         tcase_add_test(t, a_sweep_without_results_says_so);
         tcase_add_test(t, hostile_axes_stay_axes);

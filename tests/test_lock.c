@@ -61,20 +61,41 @@ static void end(pid_t pid)
     waitpid(pid, NULL, 0);
 }
 
-/* The link of an owner that is made up of ours. */
-static void forge(long pid, unsigned long long start, unsigned long long space, unsigned boot, const char *host)
+/* What an id of an owner is made of; 0 and NULL: as ours. */
+typedef struct parts {
+    long pid;
+    unsigned long long start, space;
+    unsigned boot, machine;
+    const char *host;
+} parts;
+
+static void own(parts *p)
 {
-    char text[256], own_host[65];
-    long own_pid;
-    unsigned long long own_start, own_space;
-    unsigned own_boot;
+    static char host[65];
     ck_assert(take());
-    ck_assert_int_eq(sscanf(lock.id, "%ld.%llu.%llu.%8x@%64s", &own_pid, &own_start, &own_space, &own_boot, own_host), 5);
-    ck_assert_int_eq(own_pid, getpid());
+    ck_assert_int_eq(sscanf(lock.id, "%ld.%llu.%llu.%8x.%8x@%64s", &p->pid, &p->start, &p->space, &p->boot, &p->machine, host), 6);
+    ck_assert_int_eq(p->pid, getpid());
+    p->host = host;
     bk_lock_release(&lock);
-    snprintf(text, sizeof text, "%ld.%llu.%llu.%08x@%s", pid ? pid : own_pid, start ? start : own_start, space ? space : own_space,
-             boot ? boot : own_boot, host ? host : own_host);
+}
+
+/* Makes the link of an owner that is made up of ours. */
+static void forge(parts p)
+{
+    char text[256];
+    parts o;
+    own(&o);
+    snprintf(text, sizeof text, "%ld.%llu.%llu.%08x.%08x@%s", p.pid ? p.pid : o.pid, p.start ? p.start : o.start,
+             p.space ? p.space : o.space, p.boot ? p.boot : o.boot, p.machine ? p.machine : o.machine, p.host ? p.host : o.host);
     ck_assert_int_eq(symlink(text, path), 0);
+}
+
+/* What messages say of the owner. */
+static const char *who(void)
+{
+    static char text[512];
+    bk_lock_who(&owner, path, text, sizeof text);
+    return text;
 }
 
 START_TEST(one_process_has_it)
@@ -121,7 +142,7 @@ START_TEST(another_process_of_the_same_number_is_not_the_owner)
 {
     pid_t pid = holder();
     unlink(path);
-    forge(pid, 12345, 0, 0, NULL);
+    forge((parts){.pid = pid, .start = 12345});
     ck_assert(take());
     ck_assert_int_eq(atol(owner.dead), pid);
     bk_lock_release(&lock);
@@ -145,16 +166,92 @@ END_TEST
 
 START_TEST(after_a_restart_of_the_host_it_is_free)
 {
-    forge(0, 0, 0, 0x12345678, NULL);
+    forge((parts){.boot = 0x12345678});
     ck_assert(take());
     bk_lock_release(&lock);
 }
 END_TEST
 
+/* Of two machines of one name on a shared disk, none was started again. */
+START_TEST(another_machine_of_the_same_name_keeps_it)
+{
+    parts o;
+    own(&o);
+    if (!o.machine) return; /* this one has no id to tell it by */
+    forge((parts){.boot = 0x12345678, .machine = o.machine ^ 1});
+    ck_assert(!take());
+    ck_assert(!owner.here);
+    ck_assert_ptr_nonnull(strstr(who(), "x.lock"));
+    ck_assert(there());
+}
+END_TEST
+
+/* Ids had no machine in them. */
+START_TEST(a_lock_of_an_older_brick_is_understood)
+{
+    char text[256];
+    parts o;
+    own(&o);
+    snprintf(text, sizeof text, "%ld.%llu.%llu.%08x@%s", _i ? o.pid : 99L, o.start, o.space, _i ? o.boot : 0x12345678, o.host);
+    ck_assert_int_eq(symlink(text, path), 0);
+    ck_assert_int_eq(take(), !_i);
+    bk_lock_release(&lock);
+}
+END_TEST
+
+/* --- PATH.break, which guards the taking over --- */
+
+static const char *guard(void)
+{
+    static char text[160];
+    snprintf(text, sizeof text, "%s.break", path);
+    return text;
+}
+
+START_TEST(a_taking_over_that_another_host_left_is_named)
+{
+    forge((parts){.boot = 0x12345678});
+    ck_assert_int_eq(symlink("99.1.1.00000001.00000001@elsewhere", guard()), 0);
+    ck_assert_int_eq(bk_lock_look(path, &owner), BK_LOCK_HELD);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_ptr_nonnull(strstr(who(), "process 99 on host elsewhere"));
+        ck_assert_ptr_nonnull(strstr(who(), "x.lock.break"));
+        ck_assert(!take());
+    }
+    ck_assert_int_eq(unlink(guard()), 0); /* as it is told to */
+    ck_assert(take());
+    bk_lock_release(&lock);
+}
+END_TEST
+
+START_TEST(a_taking_over_that_was_killed_here_is_cleared_away)
+{
+    char text[256];
+    parts o;
+    own(&o);
+    forge((parts){.boot = 0x12345678});
+    snprintf(text, sizeof text, "%ld.1.%llu.%08x.%08x@%s", o.pid, o.space, o.boot, o.machine, o.host);
+    ck_assert_int_eq(symlink(text, guard()), 0);
+    ck_assert_int_eq(bk_lock_look(path, &owner), BK_LOCK_DEAD);
+    ck_assert(take());
+    bk_lock_release(&lock);
+    ck_assert_int_eq(readlink(guard(), text, sizeof text), -1);
+}
+END_TEST
+
+START_TEST(what_is_no_lock_in_the_way_of_taking_over_is_named)
+{
+    forge((parts){.boot = 0x12345678});
+    ck_assert_int_eq(bk_write_file(guard(), "mine", 4, &err), BK_OK);
+    ck_assert_int_eq(bk_lock_try(&lock, path, &owner, &err), BK_EFORMAT);
+    ck_assert_ptr_nonnull(strstr(err.msg, "x.lock.break"));
+}
+END_TEST
+
 START_TEST(an_owner_that_cannot_be_seen_keeps_it)
 {
-    if (_i) forge(99, 12345, 0, 0, "elsewhere");
-    else forge(99, 12345, 77, 0, NULL); /* a container of this host */
+    if (_i) forge((parts){.pid = 99, .start = 12345, .host = "elsewhere"});
+    else forge((parts){.pid = 99, .start = 12345, .space = 77}); /* a container of this host */
     ck_assert(!take());
     ck_assert_int_eq(owner.pid, 99);
     ck_assert(!owner.here);
@@ -217,7 +314,7 @@ START_TEST(many_that_want_it_have_it_in_turn)
     char mark[128];
     pid_t pid[MANY];
     snprintf(mark, sizeof mark, "%s/mark", dir);
-    forge(99, 12345, 0, 0x12345678, NULL); /* all find it with a dead owner */
+    forge((parts){.pid = 99, .start = 12345, .boot = 0x12345678}); /* all find it with a dead owner */
     for (int i = 0; i < MANY; i++) {
         pid[i] = fork();
         if (pid[i] == 0) _exit(contend(mark, 25));
@@ -242,6 +339,11 @@ int main(void)
     tcase_add_test(t, another_process_of_the_same_number_is_not_the_owner);
     tcase_add_test(t, looking_at_it_changes_nothing);
     tcase_add_test(t, after_a_restart_of_the_host_it_is_free);
+    tcase_add_test(t, another_machine_of_the_same_name_keeps_it);
+    tcase_add_loop_test(t, a_lock_of_an_older_brick_is_understood, 0, 2);
+    tcase_add_test(t, a_taking_over_that_another_host_left_is_named);
+    tcase_add_test(t, a_taking_over_that_was_killed_here_is_cleared_away);
+    tcase_add_test(t, what_is_no_lock_in_the_way_of_taking_over_is_named);
     tcase_add_loop_test(t, an_owner_that_cannot_be_seen_keeps_it, 0, 2);
     tcase_add_loop_test(t, what_is_no_lock_is_left_alone, 0, 2);
     tcase_add_test(t, release_leaves_the_link_of_another);

@@ -7,6 +7,7 @@
 
 #include "backends/kernels.h"
 #include "experiments/schema.h"
+#include "experiments/sweep.h"
 #include "experiments/scheme.h"
 #include "io/store.h"
 
@@ -592,6 +593,15 @@ START_TEST(absent_config_is_an_input_error)
 }
 END_TEST
 
+static bk_status load_sweep(const char *path)
+{
+    bk_sweep s;
+    bk_status st = bk_sweep_load(path, &s, &err);
+    if (!st) st = bk_sweep_check(&s, &err);
+    bk_sweep_free(&s);
+    return st;
+}
+
 static int load_folder(const char *folder)
 {
     int n = 0;
@@ -603,7 +613,7 @@ static int load_folder(const char *folder)
         if (!dot || strcmp(dot, ".yaml") != 0) continue;
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         err = (bk_error){0};
-        ck_assert_msg(bk_run_config_load(path, NULL, 0, &c, &err) == BK_OK, "%s", err.msg);
+        ck_assert_msg((bk_sweep_is(path) ? load_sweep(path) : bk_run_config_load(path, NULL, 0, &c, &err)) == BK_OK, "%s", err.msg);
         n++;
     }
     closedir(dir);
@@ -616,6 +626,9 @@ START_TEST(every_config_of_the_project_loads)
     ck_assert_int_eq(load_folder("configs/smollm2"), 10);
     ck_assert_int_eq(load_folder("configs/paper"), 14);
     ck_assert_int_eq(load_folder("configs/methods"), 14);
+    ck_assert_int_eq(load_folder("configs/sweeps"), 2);
+    ck_assert_int_eq(load_folder("configs/studies"), 10);
+    ck_assert_int_eq(load_folder("configs/comparison"), 3);
 }
 END_TEST
 

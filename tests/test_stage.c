@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "experiments/stage.h"
+#include "experiments/stage_kinds.h"
 
 static char root[64];
 static bk_error err;
@@ -63,7 +63,6 @@ static void check_values(void)
     free(text);
 }
 
-/* Everything in the root of all stages. */
 /* Stages, locks and work in the cache; the ledger is none of these. */
 static int entries(void)
 {
@@ -130,6 +129,30 @@ START_TEST(a_stage_of_something_else_is_made_anew)
     ck_assert_int_eq(bk_stage_open(&s, "init", "another thing\n", &err), BK_OK);
     ck_assert(!s.done);
     bk_stage_close(&s);
+}
+END_TEST
+
+/* --- the ledger --- */
+
+/* What a writer that was killed leaves, and what two at once leave on a network file system. */
+static const struct {
+    const char *bytes;
+    size_t n;
+} broken[] = {{"{\"stage\": \"init\", \"ha", 22}, {"\0\0\0\0{\"stage\"", 12}, {"abc\n\n\n", 6}, {"", 0}};
+
+START_TEST(broken_lines_hide_no_other_line)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/ledger.jsonl", root);
+    ck_assert_int_eq(bk_write_file(path, broken[_i].bytes, broken[_i].n, &err), BK_OK);
+    ck_assert(!bk_ledger_has(BK_STAGE_INIT, "abc"));
+    begin();
+    strcpy(s.quick, "abc");
+    ck_assert_int_eq(bk_stage_commit(&s, &err), BK_OK);
+    bk_stage_close(&s);
+    ck_assert(bk_ledger_has(BK_STAGE_INIT, "abc"));
+    ck_assert(!bk_ledger_has(BK_STAGE_OUTLIERS, "abc"));
+    ck_assert(!bk_ledger_has(BK_STAGE_INIT, "abd"));
 }
 END_TEST
 
@@ -244,6 +267,7 @@ int main(void)
     tcase_add_test(t, one_that_was_given_up_leaves_nothing);
     tcase_add_loop_test(t, a_damaged_stage_is_made_anew, 0, 6);
     tcase_add_test(t, a_stage_of_something_else_is_made_anew);
+    tcase_add_loop_test(t, broken_lines_hide_no_other_line, 0, sizeof broken / sizeof broken[0]);
     tcase_add_loop_test(t, many_processes_make_it_once, 0, 2);
     tcase_add_test(t, who_died_at_it_is_succeeded_and_cleaned_up);
     tcase_add_test(t, who_dies_while_others_wait_is_succeeded);

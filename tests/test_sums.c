@@ -110,6 +110,19 @@ START_TEST(any_changed_byte_is_named)
 }
 END_TEST
 
+START_TEST(large_files_may_be_passed_over_but_not_missing)
+{
+    write_sums();
+    put("b.bin", "changed bytes", 13);
+    ck_assert_int_eq(bk_sums_check_small(dir, 12, &err), BK_OK);
+    ck_assert_int_eq(bk_sums_check_small(dir, 13, &err), BK_EFORMAT);
+    ck_assert_int_eq(remove(at("b.bin")), 0);
+    bk_error_clear(&err);
+    ck_assert_int_eq(bk_sums_check_small(dir, 12, &err), BK_EFORMAT);
+    ck_assert_ptr_nonnull(strstr(err.msg, "b.bin: is missing"));
+}
+END_TEST
+
 START_TEST(a_damaged_list_is_refused)
 {
     write_sums();
@@ -208,6 +221,7 @@ int main(void)
     tcase_add_test(t, a_folder_as_it_was_is_fine);
     tcase_add_test(t, names_can_be_left_out);
     tcase_add_test(t, any_changed_byte_is_named);
+    tcase_add_test(t, large_files_may_be_passed_over_but_not_missing);
     tcase_add_test(t, a_damaged_list_is_refused);
     tcase_add_test(t, a_list_does_not_lead_out_of_its_folder);
     tcase_add_test(t, sealed_comes_back);

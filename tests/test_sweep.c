@@ -102,6 +102,8 @@ START_TEST(log_and_linear_have_exact_ends)
            "lr_quant=1e-05\nlr_quant=3.162e-05\nlr_quant=0.0001\nlr_quant=0.0003162\nlr_quant=0.001\n");
     bk_sweep_free(&s);
     expect("base: base.yaml\ngrid: {train.epochs: {linear: [0, 10, 3]}}\n", "epochs=0\nepochs=5\nepochs=10\n");
+    bk_sweep_free(&s);
+    expect("base: base.yaml\ngrid: {train.epochs: {log: [1, 1e2, 3]}}\n", "epochs=1\nepochs=10\nepochs=100\n");
 }
 END_TEST
 
@@ -195,6 +197,10 @@ static const struct {
     {"base: base.yaml\ngrid: {train.lr_quant: {log: [1e-5, 100, 3]}}\n", "not in the range"},
     {"base: base.yaml\ngrid: {train.epochs: {log: [1, 3, 6]}}\n", "the same value stands there twice"},
     {"base: base.yaml\ngrid: {train.loss: {log: [1, 3, 3]}}\n", "log is for numbers"},
+    {"base: base.yaml\ngrid: {train.epochs: {linear: [0.6, 10, 2]}}\n", "sweep.yaml:2:32: train.epochs: 0.6 is no whole number"},
+    {"base: base.yaml\ngrid: {train.epochs: {log: [1, 10.5, 2]}}\n", "sweep.yaml:2:32: train.epochs: 10.5 is no whole number"},
+    {"base: base.yaml\ngrid: {train.epochs: {linear: [0, 10, 4]}}\n",
+     "sweep.yaml:2:22: train.epochs: 4 values evenly from 0 to 10 are no whole numbers: list them"},
     {GRID "exclude: [{seed: 1}]\n", "'seed' does not vary"},
     {GRID "exclude: [{train.epochs: 3}]\n", "exclude: no point has train.epochs=3"},
     {GRID "exclude: [{train.epochs: 1}, {train.epochs: 2}]\n", "exclude leaves no point"},

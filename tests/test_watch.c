@@ -303,6 +303,23 @@ START_TEST(summary_is_the_end_also_while_the_lock_is_held)
 }
 END_TEST
 
+START_TEST(run_that_came_to_nothing_says_why)
+{
+    static const char *const nothing[][2] = {
+        {"\"gptq\": {\"linears\": 7, \"fell_back\": 7}, \"blocks\": [{\"fell_back\": false}]", "; GPTQ rounded no linear"},
+        {"\"gptq\": {\"linears\": 7, \"fell_back\": 6}, \"blocks\": [{\"fell_back\": true}]", "; no block could be trained"},
+        {"\"gptq\": {\"linears\": 7, \"fell_back\": 6}, \"blocks\": [{\"fell_back\": false}]", NULL}};
+    for (int i = 0; i < 3; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{\"ppl\": {\"final\": 12.25}, %s}", nothing[i][0]);
+        put("summary.json", text);
+        look();
+        const char *words = strchr(line, ';');
+        ck_assert(nothing[i][1] ? words && !strncmp(words, nothing[i][1], strlen(nothing[i][1])) : !words);
+    }
+}
+END_TEST
+
 START_TEST(run_without_a_word_for_long_is_called_silent)
 {
     bk_beacon b;
@@ -377,6 +394,28 @@ START_TEST(advice_is_quoted_for_a_shell)
 }
 END_TEST
 
+/* Where its file is the run does not know: that is no part of what it computes. */
+START_TEST(advice_names_the_plugins_that_it_takes)
+{
+    static const char *const plugins[][2] = {{"{}", " --resume"},
+                                             {"{\"odd\": \"00ff\"}", " --resume --plugin FILE.so (which has the quantizer odd)"},
+                                             {"{\"odd\": \"00ff\", \"widen\": \"0f\"}",
+                                              " --resume --plugin FILE.so (which has the quantizer odd)"
+                                              " --plugin FILE.so (which has the quantizer widen)"}};
+    for (int i = 0; i < 3; i++) {
+        char manifest[200], *text;
+        size_t len;
+        snprintf(manifest, sizeof manifest, "{\"plugins\": %s}", plugins[i][0]);
+        put("manifest.json", manifest);
+        FILE *f = open_memstream(&text, &len);
+        bk_watch_resume(dir, f);
+        fclose(f);
+        ck_assert_str_eq(strstr(text, " --resume"), plugins[i][1]);
+        free(text);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("watch");
@@ -398,11 +437,13 @@ int main(void)
     tcase_add_test(t, files_of_others_do_not_steer_the_terminal);
     tcase_add_test(t, killed_run_has_no_last_words);
     tcase_add_test(t, summary_is_the_end_also_while_the_lock_is_held);
+    tcase_add_test(t, run_that_came_to_nothing_says_why);
     tcase_add_test(t, run_without_a_word_for_long_is_called_silent);
     tcase_add_test(t, lock_of_a_dead_process_is_none);
     tcase_add_test(t, other_folders_are_refused);
     tcase_add_test(t, rows_align_with_their_head);
     tcase_add_test(t, advice_is_quoted_for_a_shell);
+    tcase_add_test(t, advice_names_the_plugins_that_it_takes);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
