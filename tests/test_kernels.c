@@ -238,7 +238,7 @@ static void check_dynamic(bk_golden *g, const char *path)
     f.gamma = offset ? NULL : bk_golden_f64(g, "%s/gamma", path);
     f.beta = offset || f.symmetric ? NULL : bk_golden_f64(g, "%s/beta", path);
     ok(K.dynquant_fwd(&f, &work));
-    ok(K.dynquant_bwd(&(bk_dynquant_bwd_args){f.rows, f.cols, f.group, f.symmetric, f.qmin, f.qmax, f.x, f.gamma, f.beta,
+    ok(K.dynquant_bwd(&(bk_dynquant_bwd_args){f.rows, f.cols, f.group, f.symmetric, f.qmin, f.qmax, 0, f.x, f.gamma, f.beta,
                                               bk_golden_f64(g, "%s/dy", path), dx, offset ? NULL : &dgamma, f.beta ? &dbeta : NULL},
                       &work));
     same_codes(g, path, codes);
@@ -504,7 +504,7 @@ START_TEST(flat_groups_reproduce_themselves)
         bk_dynquant_fwd_args f = {.rows = 2, .cols = 4, .group = 2, .symmetric = symmetric};
         f.qmin = symmetric ? -128 : 0, f.qmax = f.qmin + 255, f.x = x, f.y = y, f.step = step;
         ok(K.dynquant_fwd(&f, &work));
-        ok(K.dynquant_bwd(&(bk_dynquant_bwd_args){2, 4, 2, f.symmetric, f.qmin, f.qmax, x, NULL, NULL, dy, dx, NULL, NULL}, &work));
+        ok(K.dynquant_bwd(&(bk_dynquant_bwd_args){2, 4, 2, f.symmetric, f.qmin, f.qmax, 0, x, NULL, NULL, dy, dx, NULL, NULL}, &work));
         for (int i = 0; i < 8; i++) ck_assert_msg(fabs(y[i] - x[i]) <= 0.02, "element %d is %g", i, y[i]);
         for (int i = 0; i < 8; i++) ck_assert_msg(isfinite(dx[i]), "gradient %d is %g", i, dx[i]);
         NEAR(step, 1);

@@ -12,7 +12,7 @@
 #define I(...) bk_tensor_new(ctx, BK_I32, (int)(sizeof(DIMS(__VA_ARGS__)) / sizeof(int64_t)), DIMS(__VA_ARGS__), "t")
 #define H(b, p, n) &(bk_hadamard_attr){b, p, n, 0}
 #define FQ(group, per_row, lo, hi) &(bk_fakequant_attr){group, per_row, lo, hi, BK_ROUND_OFFSET}
-#define DQ(group, symmetric, lo, hi) &(bk_dynquant_attr){group, symmetric, lo, hi}
+#define DQ(group, symmetric, lo, hi) &(bk_dynquant_attr){group, symmetric, lo, hi, 0}
 
 /* label, code, part of the message, builder */
 #define CASES(CASE)                                                                                                                       \
