@@ -71,8 +71,7 @@ static void begin_page(const report_args *a, bk_page *page)
 
 static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
 {
-    BK_TRY(bk_mkdir_p(page->dir, err));
-    BK_TRY(bk_page_check(page->dir, err));
+    BK_TRY(bk_page_claim(page->dir, err));
     for (int i = 0; i < a->paths.n; i++) {
         const char *path = a->paths.item[i];
         if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);

@@ -1,5 +1,4 @@
 /* The run folder: who may write into it, what it belongs to, config.yaml and manifest.json. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,19 +174,12 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 /* A folder with files of others is no place for a run. */
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
-    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial",
-                                       "run.lock", "run.lock.break", "log.txt", BK_BEACON_FILE, "report"};
-    DIR *d = opendir(r->dir);
-    bk_status st = BK_OK;
-    if (!d) return bk_fail_errno(err, "%s", r->dir);
-    for (struct dirent *e; !st && (e = readdir(d));) {
-        size_t i = 0;
-        while (i < sizeof ours / sizeof ours[0] && strcmp(e->d_name, ours[i])) i++;
-        if (i == sizeof ours / sizeof ours[0])
-            st = bk_fail(err, BK_EINVAL, "%s is no run folder and not empty (%.60s is there); give another --out", r->dir, e->d_name);
-    }
-    closedir(d);
-    return st;
+    static const char *const ours[] = {"config.yaml", "config.yaml.partial", "manifest.json.partial", "run.lock", "run.lock.break",
+                                       "log.txt", BK_BEACON_FILE, "report", NULL};
+    char other[61];
+    BK_TRY(bk_dir_other(r->dir, ours, other, sizeof other, err));
+    if (!*other) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s is no run folder and not empty (%s is there); give another --out", r->dir, other);
 }
 
 /* The files of a finished run are read through. One that is no more what it was makes the run unfinished, if it is to be resumed. */

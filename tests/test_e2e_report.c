@@ -1,6 +1,7 @@
 /* brick report on run folders and sweeps, whole and damaged. Without gnuplot only what needs none is tested, and the
  * program says so. */
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -481,6 +482,56 @@ START_TEST(a_page_of_somebody_else_is_not_overwritten)
 }
 END_TEST
 
+/* Names that a report would write, and those that it would remove as pictures that are gone. */
+START_TEST(files_of_somebody_else_stay)
+{
+    static const char *const mine[] = {"site/maxima.svg", "site/losses.png", "site/notes.txt"};
+    ck_assert_int_eq(mkdir("site", 0777), 0);
+    e2e_remove("r/metrics.jsonl"); /* no picture of losses */
+    for (int i = 0; i < 3; i++) {
+        e2e_write(mine[i], "mine");
+        e2e_brick(2, "report r --out site");
+        e2e_said(mine[i] + strlen("site/"));
+        e2e_said("give another --out");
+        absent("site/index.html");
+        char *text = e2e_text(mine[i]);
+        ck_assert_str_eq(text, "mine");
+        free(text);
+        e2e_remove(mine[i]);
+    }
+    e2e_brick(0, "report r --out site"); /* empty */
+}
+END_TEST
+
+START_TEST(a_run_s_own_folder_is_no_place_for_its_page)
+{
+    char *before = e2e_listing("r");
+    e2e_brick(2, "report r --out r");
+    char *after = e2e_listing("r");
+    ck_assert_str_eq(before, after);
+    free(before);
+    free(after);
+}
+END_TEST
+
+/* What it has written is known as its own although there is no whole page yet. */
+START_TEST(an_interrupted_report_is_made_again)
+{
+    e2e_stop_at("rename:5", SIGKILL);
+    e2e_brick(128 + SIGKILL, "report r --out both");
+    e2e_stop_at(NULL, 0);
+    exists("both/maxima.gp");
+    take_page("both");
+    shows("This report is not finished");
+    e2e_brick(0, "report r --out both");
+    take_page("both");
+    ck_assert_int_eq(count("<svg"), 5);
+    hides("This report is not finished");
+    absent("r/report/index.html"); /* there is only what was measured */
+    e2e_brick(0, "report r");
+}
+END_TEST
+
 /* --- sweeps --- */
 
 static void put_row(char *to, size_t size, const char *axes, const char *status, double gap)
@@ -665,6 +716,9 @@ int main(void)
         tcase_add_test(t, hostile_strings_stay_strings);
         tcase_add_test(t, hostile_tokens_stay_tokens);
         tcase_add_test(t, a_page_of_somebody_else_is_not_overwritten);
+        tcase_add_test(t, files_of_somebody_else_stay);
+        tcase_add_test(t, a_run_s_own_folder_is_no_place_for_its_page);
+        tcase_add_test(t, an_interrupted_report_is_made_again);
         tcase_add_test(t, a_sweep_over_two_axes_has_lines_and_a_map);
         tcase_add_test(t, what_brick_sweep_writes_is_shown);
         tcase_add_test(t, seeds_are_averaged);
