@@ -28,7 +28,7 @@ static void take_page(const char *dir)
 
 static void shows(const char *words)
 {
-    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.6000s", words, page);
+    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.3000s", words, page);
 }
 
 static void hides(const char *words)
@@ -239,6 +239,69 @@ START_TEST(what_was_measured_serves_when_the_model_is_gone)
     e2e_brick(0, "report own");
     take_page("own/report");
     ck_assert_int_eq(count("<svg"), 5);
+}
+END_TEST
+
+#define OWN_TEXT "--set data.detection.text=t.txt --set train.epochs=0 "
+
+/* The text in which the run looked for outlier tokens is not that text any more. */
+START_TEST(another_text_is_not_measured_as_the_run_s)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml " OWN_TEXT "--out own");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    take_page("own/report");
+    shows("t.txt is not the text of the run any more");
+    ck_assert_int_eq(count("<svg"), 0);
+}
+END_TEST
+
+/* A run with no need to look for them has read the text as another set. */
+START_TEST(a_text_that_was_read_for_training_is_known)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml --set data.detection.text=t.txt --set data.training.text=t.txt --set prefix.mode=none --out own");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    take_page("own/report");
+    shows("t.txt is not the text of the run any more");
+}
+END_TEST
+
+START_TEST(what_was_measured_serves_when_the_text_has_changed)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml " OWN_TEXT "--out own");
+    e2e_brick(0, "report own");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    e2e_silent("original: done");
+    take_page("own/report");
+    ck_assert_int_eq(count("<svg"), 3);
+}
+END_TEST
+
+/* A text that the run never read has no hash in its manifest: what was measured is of the bytes of then. */
+START_TEST(a_changed_text_that_the_run_did_not_read_is_measured_again)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml " OWN_TEXT "--set prefix.mode=none --out own");
+    e2e_brick(0, "report own");
+    e2e_said("original: done");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    e2e_said("original: done");
+}
+END_TEST
+
+/* Two builds of a version may compute differently. */
+START_TEST(another_build_measures_again)
+{
+    e2e_brick(0, "report r");
+    e2e_other_build();
+    e2e_brick(0, "report r");
+    e2e_said("original: done");
 }
 END_TEST
 
@@ -700,6 +763,11 @@ int main(void)
         tcase_add_test(t, without_its_model_the_rest_of_a_run_is_shown);
         tcase_add_test(t, another_model_is_not_measured_as_the_run_s);
         tcase_add_test(t, what_was_measured_serves_when_the_model_is_gone);
+        tcase_add_test(t, another_text_is_not_measured_as_the_run_s);
+        tcase_add_test(t, a_text_that_was_read_for_training_is_known);
+        tcase_add_test(t, what_was_measured_serves_when_the_text_has_changed);
+        tcase_add_test(t, a_changed_text_that_the_run_did_not_read_is_measured_again);
+        tcase_add_test(t, another_build_measures_again);
         tcase_add_test(t, damaged_metrics_are_shown_up_to_the_damage);
         tcase_add_test(t, metrics_that_are_no_metrics_are_a_sentence);
         tcase_add_test(t, numbers_of_any_size_are_drawn);
