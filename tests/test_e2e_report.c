@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,6 +133,34 @@ START_TEST(several_runs_share_a_page)
     exists("both/r2_maxima.png");
     ck_assert_int_eq(
         system("grep -o \" id=['\\\"][^'\\\"]*\" both/index.html | tr '\\\"' \"'\" | sort | uniq -d | grep -q ."), 256);
+}
+END_TEST
+
+/* How often a file was opened since the watch was set; opening and closing take turns, or the kernel would make one of
+ * several. */
+static int opened(int watch)
+{
+    char events[8192] __attribute__((aligned(8)));
+    ssize_t len = read(watch, events, sizeof events);
+    int n = 0;
+    for (char *at = events; at < events + len;) {
+        const struct inotify_event *e = (const struct inotify_event *)at;
+        n += (e->mask & IN_OPEN) != 0;
+        at += sizeof *e + e->len;
+    }
+    return n;
+}
+
+/* rows.json is read for its hash alone. */
+START_TEST(every_run_is_read_once)
+{
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    ck_assert_int_ge(watch, 0);
+    e2e_copy_tree("r", "s");
+    ck_assert_int_ge(inotify_add_watch(watch, "s/rows.json", IN_OPEN | IN_CLOSE), 0);
+    e2e_brick(0, "report r s --out both");
+    ck_assert_int_eq(opened(watch), 1);
+    close(watch);
 }
 END_TEST
 
@@ -754,6 +783,7 @@ int main(void)
         tcase_add_test(t, a_finished_run_has_all_its_pictures);
         tcase_add_test(t, a_report_is_the_same_every_time);
         tcase_add_test(t, several_runs_share_a_page);
+        tcase_add_test(t, every_run_is_read_once);
         tcase_add_test(t, a_page_needs_nothing_from_elsewhere);
         tcase_add_test(t, the_steps_of_the_training_are_in_the_picture);
         tcase_add_test(t, an_unfinished_run_is_shown_as_it_is);
