@@ -176,18 +176,6 @@ START_TEST(a_page_needs_nothing_from_elsewhere)
 }
 END_TEST
 
-START_TEST(the_steps_of_the_training_are_in_the_picture)
-{
-    e2e_brick(0, "report r");
-    char *script = e2e_text("r/report/gradients.gp"), *at = strstr(script, "$norms << EOD\n");
-    ck_assert_ptr_nonnull(at);
-    int n = 0;
-    for (at = strchr(at, '\n') + 1; strncmp(at, "EOD", 3); at = strchr(at, '\n') + 1) n += *at != '\n';
-    ck_assert_int_eq(n, 2 * 2 * 3); /* blocks, epochs, batches of 2 out of 6 samples */
-    free(script);
-}
-END_TEST
-
 /* --- what is missing becomes a sentence --- */
 
 START_TEST(an_unfinished_run_is_shown_as_it_is)
@@ -785,7 +773,6 @@ int main(void)
         tcase_add_test(t, several_runs_share_a_page);
         tcase_add_test(t, every_run_is_read_once);
         tcase_add_test(t, a_page_needs_nothing_from_elsewhere);
-        tcase_add_test(t, the_steps_of_the_training_are_in_the_picture);
         tcase_add_test(t, an_unfinished_run_is_shown_as_it_is);
         tcase_add_test(t, a_run_without_prefix_says_so);
         tcase_add_test(t, a_run_without_training_says_so);
