@@ -54,6 +54,8 @@ static bool trained(const bk_report_run *r, const history *h, bk_picture *p)
         bk_picture_missing(p, "%s", r->why_metrics);
     else if (r->cfg && r->cfg->train.epochs == 0)
         bk_picture_missing(p, "The run does not train (train.epochs: 0).");
+    else if (r->summary || bk_json_size(r->metrics))
+        bk_picture_missing(p, "metrics.jsonl holds no epoch of the training.");
     else
         bk_picture_missing(p, "No epoch of the training is finished yet.");
     return false;

@@ -40,6 +40,10 @@ void e2e_other_build(void);
 /* Calls of rename, fsync and clock_gettime by `brick <words>`, which must end well. */
 void e2e_count(long calls[3], const char *words);
 
+/* Says that so many tests were left out, and why, on a line that scripts/test.sh shows and counts. True where nothing may be
+ * left out that can be installed: with CI in the environment. */
+bool e2e_skipped(int tests, const char *why);
+
 /* Whole files and folders; texts are malloc'd. */
 char *e2e_text(const char *path);
 void e2e_write(const char *path, const char *text);

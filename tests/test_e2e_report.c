@@ -1,6 +1,7 @@
 /* brick report on run folders and sweeps, whole and damaged. Without gnuplot only what needs none is tested, and the
  * program says so. */
 #include <check.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "tests/drawn.h"
 #include "tests/e2e.h"
 
 static bool drawing(void)
@@ -29,7 +31,7 @@ static void take_page(const char *dir)
 
 static void shows(const char *words)
 {
-    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.3000s", words, page);
+    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.3000s", words, strstr(page, "<body>"));
 }
 
 static void hides(const char *words)
@@ -78,28 +80,87 @@ static void absent(const char *path)
 
 /* --- a run --- */
 
+static const char *const pictures[] = {"maxima", "outliers", "error", "losses", "gradients"};
+
+/* The figure of that name on the page, up to its end. */
+static char *figure(const char *name)
+{
+    char mark[64], *at;
+    snprintf(mark, sizeof mark, "<figure id=\"%s\"", name);
+    ck_assert_msg((at = strstr(page, mark)), "there is no figure %s", name);
+    return strndup(at, (size_t)(strstr(at, "</figure>") - at));
+}
+
+/* Files that are pictures: an SVG with curves or bars, which stands on the page, and a PNG of its size. */
+static void is_drawn(const char *name)
+{
+    char path[64], *text = figure(name), size[64];
+    unsigned char png[24] = {0};
+    int width, height;
+    ck_assert_int_eq(sscanf(strstr(text, "viewBox"), "viewBox=\"0 0 %d %d\"", &width, &height), 2);
+    ck_assert_msg(strstr(text, "<path") && strstr(text, "stroke='rgb(") && strstr(text, "<text"), "%s is empty", name);
+    free(text);
+    snprintf(path, sizeof path, "r/report/%s.png", name);
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f && fread(png, 1, sizeof png, f) == sizeof png, "%s", path);
+    fclose(f);
+    ck_assert(!memcmp(png, "\x89PNG\r\n\x1a\n", 8));
+    ck_assert_int_eq(png[18] << 8 | png[19], width);
+    ck_assert_int_eq(png[22] << 8 | png[23], height);
+    snprintf(path, sizeof path, "r/report/%s.svg", name);
+    snprintf(size, sizeof size, "viewBox=\"0 0 %d %d\"", width, height);
+    ck_assert_msg((text = e2e_text(path)) && strstr(text, size), "%s", path);
+    free(text);
+    snprintf(path, sizeof path, "r/report/%s.gp", name);
+    exists(path);
+}
+
+/* What --json says of picture i of the last report. */
+static void is_told(const bk_json *told, size_t i)
+{
+    char file[64];
+    const bk_json *o = bk_json_at(told, i);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "name"), ""), pictures[i]);
+    snprintf(file, sizeof file, "%s.svg", pictures[i]);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "svg"), ""), file);
+    snprintf(file, sizeof file, "%s.png", pictures[i]);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "png"), ""), file);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(o, "missing")), BK_JSON_NULL);
+}
+
 START_TEST(a_finished_run_has_all_its_pictures)
 {
-    static const char *const pictures[] = {"maxima", "outliers", "error", "losses", "gradients"};
-    char path[64];
+    bk_json *o = NULL;
     e2e_brick(0, "report r --json");
     take_page("r/report");
-    for (int i = 0; i < 5; i++) {
-        static const char *const suffix[] = {"svg", "png", "gp"};
-        for (int k = 0; k < 3; k++) {
-            snprintf(path, sizeof path, "r/report/%s.%s", pictures[i], suffix[k]);
-            exists(path);
-        }
+    ck_assert_int_eq(bk_json_load("out", &o, NULL), BK_OK);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "page"), ""), "r/report/index.html");
+    ck_assert_uint_eq(bk_json_size(bk_json_get(o, "pictures")), 5);
+    for (size_t i = 0; i < 5; i++) {
+        is_drawn(pictures[i]);
+        is_told(bk_json_get(o, "pictures"), i);
     }
+    bk_json_free(o);
     ck_assert_int_eq(count("<svg"), 5);
-    shows("W4A4KV4-static");
-    shows("+training");
-    shows("manifest.json");
-    char *json = e2e_text("out");
-    ck_assert_msg(strstr(json, "\"page\": \"r/report/index.html\"") && !strstr(json, ".svg\", \"png\": null"), "%s",
-                  json);
-    free(json);
     ck_assert_int_eq(system("ls r/report | grep -q partial"), 256);
+}
+END_TEST
+
+START_TEST(the_table_of_a_run_is_on_its_page)
+{
+    static const char *const rows[] = {"fp", "fp+prefix", "initialised", "+training"};
+    char row[128];
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("<td>scheme</td><td>W4A4KV4-static (prefixquant), seed 2</td>");
+    for (int i = 0; i < 4; i++) {
+        double ppl = e2e_row("r", rows[i]);
+        snprintf(row, sizeof row, "<tr><td>%s</td><td class=\"n\">%.4f</td><td class=\"n\">%.4f</td></tr>", rows[i], ppl,
+                 log(ppl / e2e_row("r", "fp")));
+        shows(row);
+    }
+    shows("<summary>config.yaml, every key</summary>");
+    shows("<summary>manifest.json</summary>");
 }
 END_TEST
 
@@ -191,11 +252,16 @@ END_TEST
 
 START_TEST(a_run_without_prefix_says_so)
 {
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_ge(count("with prefix</text>"), 3); /* in the pictures of activations */
+    hides("The run has no prefix.");
     e2e_brick(0, "run run.yaml --set prefix.mode=none --out n");
     e2e_brick(0, "report n");
     take_page("n/report");
     shows("The run has no prefix.");
     hides("with prefix</text>");
+    ck_assert_int_eq(count("<svg"), 5);
 }
 END_TEST
 
@@ -382,8 +448,25 @@ START_TEST(a_fit_without_its_numbers_is_a_sentence)
     e2e_brick(0, "report f");
     take_page("f/report");
     shows("there is no fit.json");
-    e2e_write("f/fit.json", "{\"awq\": [{\"block\": 9e15}, 7], \"offq\": 3, \"losses\": [null, \"x\"]}");
+}
+END_TEST
+
+START_TEST(a_damaged_fit_gives_no_numbers)
+{
+    e2e_brick(0, "run run.yaml --set method=smoothquant " FITTED " --out f");
+    e2e_write("f/fit.json", "{\"awq\": [{\"block\": 9e15}, 7], \"offq\": 3, \"losses\": [null, \"x\"], \"errors\": {}}");
     e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("fit.json does not hold what it should: offq.");
+    shows("fit.json does not hold what it should: errors.");
+    hides("directions");
+    shows("<td>loss, 2 epochs</td><td class=\"n\">\xe2\x80\x93</td><td class=\"n\">\xe2\x80\x93</td><td class=\"n\">\xe2\x80\x93</td>");
+    shows("<th class=\"n\">attn_in</th>"); /* AWQ's table, */
+    hides("<tr><td class=\"n\">0</td>");     /* with no row */
+    e2e_write("f/fit.json", "{\"awq\": ");
+    e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("f/fit.json: ");
 }
 END_TEST
 
@@ -406,9 +489,25 @@ START_TEST(metrics_that_are_no_metrics_are_a_sentence)
     e2e_brick(0, "report r");
     take_page("r/report");
     ck_assert_int_eq(count("<svg"), 3);
+    ck_assert_int_eq(count("metrics.jsonl holds no epoch of the training."), 2); /* losses and gradients */
 }
 END_TEST
 
+/* A finished run has trained: its epochs are lost, not to come. */
+START_TEST(lost_metrics_of_a_finished_run_are_a_sentence)
+{
+    e2e_remove("r/metrics.jsonl");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_eq(count("metrics.jsonl holds no epoch of the training."), 2);
+    e2e_remove("r/summary.json");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_eq(count("No epoch of the training is finished yet."), 2);
+}
+END_TEST
+
+/* What can be drawn of them is, the rest left out. */
 START_TEST(numbers_of_any_size_are_drawn)
 {
     e2e_write("r/metrics.jsonl",
@@ -418,6 +517,18 @@ START_TEST(numbers_of_any_size_are_drawn)
     e2e_brick(0, "report r");
     take_page("r/report");
     ck_assert_int_eq(count("<svg"), 5);
+    drawn *d = drawn_read("r/report/losses.gp");
+    const drawn_curve *during = drawn_titled(&d->plot[0], "each epoch"), *before = drawn_titled(&d->plot[0], "before");
+    ck_assert_uint_eq(during->rows->n, 2);
+    ck_assert(isnan(drawn_at(during, 0, 1)) && isnan(drawn_at(during, 1, 1)));
+    ck_assert(drawn_at(before, 0, 1) > 0 && drawn_at(before, 1, 1) > 0);
+    drawn_free(d);
+    d = drawn_read("r/report/gradients.gp");
+    const drawn_curve *norms = &d->plot[0].curve[0];
+    ck_assert_uint_eq(norms->rows->n, 1);
+    ck_assert_double_eq_tol(drawn_at(norms, 0, 0), 1, 1e-3);
+    ck_assert_double_eq(drawn_at(norms, 0, 1), 1e-290);
+    drawn_free(d);
 }
 END_TEST
 
@@ -763,60 +874,67 @@ int main(void)
     tcase_add_test(t, a_folder_that_is_no_run_is_refused);
     tcase_add_test(t, without_gnuplot_it_says_how_to_install_it);
     suite_add_tcase(s, t);
+    const TTest *const draw[] = {
+        a_finished_run_has_all_its_pictures,
+        the_table_of_a_run_is_on_its_page,
+        a_report_is_the_same_every_time,
+        several_runs_share_a_page,
+        every_run_is_read_once,
+        a_page_needs_nothing_from_elsewhere,
+        an_unfinished_run_is_shown_as_it_is,
+        a_run_without_prefix_says_so,
+        a_run_without_training_says_so,
+        files_of_a_picture_that_is_gone_go_too,
+        without_its_model_the_rest_of_a_run_is_shown,
+        another_model_is_not_measured_as_the_run_s,
+        what_was_measured_serves_when_the_model_is_gone,
+        another_text_is_not_measured_as_the_run_s,
+        a_text_that_was_read_for_training_is_known,
+        what_was_measured_serves_when_the_text_has_changed,
+        a_changed_text_that_the_run_did_not_read_is_measured_again,
+        another_build_measures_again,
+        damaged_metrics_are_shown_up_to_the_damage,
+        metrics_that_are_no_metrics_are_a_sentence,
+        lost_metrics_of_a_finished_run_are_a_sentence,
+        numbers_of_any_size_are_drawn,
+        a_damaged_summary_is_a_sentence,
+        a_file_that_was_changed_is_named,
+        a_damaged_config_is_shown_as_it_stands,
+        damaged_measurements_are_measured_again,
+        measurements_without_content_are_a_sentence,
+        a_run_that_fits_nothing_speaks_of_no_fit,
+        concentration_of_offq_is_on_the_page,
+        ratios_of_awq_are_a_row_for_each_block,
+        losses_of_a_learned_rotation_are_on_the_page,
+        a_fit_without_its_numbers_is_a_sentence,
+        a_damaged_fit_gives_no_numbers,
+        hostile_strings_stay_strings,
+        hostile_tokens_stay_tokens,
+        a_page_of_somebody_else_is_not_overwritten,
+        files_of_somebody_else_stay,
+        a_run_s_own_folder_is_no_place_for_its_page,
+        an_interrupted_report_is_made_again,
+        a_sweep_over_two_axes_has_lines_and_a_map,
+        what_brick_sweep_writes_is_shown,
+        seeds_are_averaged,
+        points_that_differ_late_are_not_averaged,
+        a_sweep_of_many_axes_keeps_its_points_apart,
+        a_sweep_without_results_says_so,
+        hostile_axes_stay_axes};
+    enum { DRAW = sizeof draw / sizeof draw[0] };
+    int failed = 0;
     if (drawing()) {
         t = tcase_create("report");
         tcase_set_timeout(t, 60);
         tcase_add_unchecked_fixture(t, begin, e2e_end);
         tcase_add_checked_fixture(t, enter, leave);
-        tcase_add_test(t, a_finished_run_has_all_its_pictures);
-        tcase_add_test(t, a_report_is_the_same_every_time);
-        tcase_add_test(t, several_runs_share_a_page);
-        tcase_add_test(t, every_run_is_read_once);
-        tcase_add_test(t, a_page_needs_nothing_from_elsewhere);
-        tcase_add_test(t, an_unfinished_run_is_shown_as_it_is);
-        tcase_add_test(t, a_run_without_prefix_says_so);
-        tcase_add_test(t, a_run_without_training_says_so);
-        tcase_add_test(t, files_of_a_picture_that_is_gone_go_too);
-        tcase_add_test(t, without_its_model_the_rest_of_a_run_is_shown);
-        tcase_add_test(t, another_model_is_not_measured_as_the_run_s);
-        tcase_add_test(t, what_was_measured_serves_when_the_model_is_gone);
-        tcase_add_test(t, another_text_is_not_measured_as_the_run_s);
-        tcase_add_test(t, a_text_that_was_read_for_training_is_known);
-        tcase_add_test(t, what_was_measured_serves_when_the_text_has_changed);
-        tcase_add_test(t, a_changed_text_that_the_run_did_not_read_is_measured_again);
-        tcase_add_test(t, another_build_measures_again);
-        tcase_add_test(t, damaged_metrics_are_shown_up_to_the_damage);
-        tcase_add_test(t, metrics_that_are_no_metrics_are_a_sentence);
-        tcase_add_test(t, numbers_of_any_size_are_drawn);
-        tcase_add_test(t, a_damaged_summary_is_a_sentence);
-        tcase_add_test(t, a_file_that_was_changed_is_named);
-        tcase_add_test(t, a_damaged_config_is_shown_as_it_stands);
-        tcase_add_test(t, damaged_measurements_are_measured_again);
-        tcase_add_test(t, measurements_without_content_are_a_sentence);
-        tcase_add_test(t, a_run_that_fits_nothing_speaks_of_no_fit);
-        tcase_add_test(t, concentration_of_offq_is_on_the_page);
-        tcase_add_test(t, ratios_of_awq_are_a_row_for_each_block);
-        tcase_add_test(t, losses_of_a_learned_rotation_are_on_the_page);
-        tcase_add_test(t, a_fit_without_its_numbers_is_a_sentence);
-        tcase_add_test(t, hostile_strings_stay_strings);
-        tcase_add_test(t, hostile_tokens_stay_tokens);
-        tcase_add_test(t, a_page_of_somebody_else_is_not_overwritten);
-        tcase_add_test(t, files_of_somebody_else_stay);
-        tcase_add_test(t, a_run_s_own_folder_is_no_place_for_its_page);
-        tcase_add_test(t, an_interrupted_report_is_made_again);
-        tcase_add_test(t, a_sweep_over_two_axes_has_lines_and_a_map);
-        tcase_add_test(t, what_brick_sweep_writes_is_shown);
-        tcase_add_test(t, seeds_are_averaged);
-        tcase_add_test(t, points_that_differ_late_are_not_averaged);
-        tcase_add_test(t, a_sweep_of_many_axes_keeps_its_points_apart);
-        tcase_add_test(t, a_sweep_without_results_says_so);
-        tcase_add_test(t, hostile_axes_stay_axes);
+        for (int i = 0; i < DRAW; i++) tcase_add_test(t, draw[i]);
         suite_add_tcase(s, t);
-    } else
-        puts("SKIPPED: the tests that draw, since gnuplot is not installed (scripts/setup.sh test)");
+    } else if (e2e_skipped(DRAW, "gnuplot is not installed (scripts/setup.sh test)"))
+        failed = DRAW;
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
+    failed += srunner_ntests_failed(r);
     srunner_free(r);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
