@@ -34,6 +34,10 @@ void e2e_stop_at(const char *at, int signal);
 void e2e_limit(long bytes);
 bool e2e_memory(long bytes);
 void e2e_stdout(int fd); /* instead of the file; -1 = the file again */
+void e2e_stderr(int fd);
+/* A pseudo-terminal, which hands on what it gets as it is: the end to read from, in *other the one for programs. -1 where there are none,
+ * which is said: the test is left out. */
+int e2e_terminal(int *other);
 void e2e_closed(bool closed); /* 0, 1 and 2, all three */
 /* From here on another build of the same version: its bytes differ, what it computes does not. */
 void e2e_other_build(void);
