@@ -1,5 +1,7 @@
-/* brick inspect on every HDF5 file that brick writes: the tree with its names, and every dataset in it. */
+/* brick inspect on every HDF5 file that brick writes: the tree with its names, and every dataset in it; and what it says when
+ * the process that reads dies. */
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +130,25 @@ START_TEST(files_of_methods_have_what_they_fitted)
 }
 END_TEST
 
+/* How the child that reads can end, and the exit codes that the manual has for it. */
+static const struct {
+    int signal, code;
+    const char *says;
+} ends[] = {{SIGSEGV, 3, "dump.h5: is damaged so badly that the HDF5 library failed on it (signal 11)"},
+            {SIGKILL, 5, "dump.h5: reading it was ended by signal 9 (Killed): is the memory full?"},
+            {SIGALRM, 130, "dump.h5: reading it was ended by signal 14 (Alarm clock)"}};
+
+START_TEST(a_reader_that_dies_gives_a_documented_exit_code)
+{
+    e2e_brick(0, "dump --model ../m --text ../m/eval.txt --sites down_in --seqlen 32 --windows 2 --out dump.h5");
+    setenv("ASAN_OPTIONS", "verify_asan_link_order=0:handle_segv=0", 1);
+    e2e_stop_at("clock:1", ends[_i].signal);
+    e2e_brick(ends[_i].code, "inspect dump.h5 /blocks/000/sites/down_in");
+    e2e_stop_at(NULL, 0);
+    e2e_said(ends[_i].says);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("e2e_inspect");
@@ -137,6 +158,7 @@ int main(void)
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, every_file_that_brick_writes_can_be_inspected);
     tcase_add_test(t, files_of_methods_have_what_they_fitted);
+    tcase_add_loop_test(t, a_reader_that_dies_gives_a_documented_exit_code, 0, sizeof ends / sizeof ends[0]);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
