@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tests/e2e.h"
 
@@ -130,6 +131,23 @@ START_TEST(files_of_methods_have_what_they_fitted)
 }
 END_TEST
 
+/* A model's own tokenizer goes before one in a folder `model` in it, which only that of a run is. */
+START_TEST(the_tokenizer_of_a_folder_is_its_own)
+{
+    e2e_brick(0, "dump --model ../m --text ../m/eval.txt --sites down_in --seqlen 32 --windows 2 --out dump.h5");
+    e2e_copy_model();
+    ck_assert_int_eq(mkdir("m/model", 0777), 0);
+    e2e_brick(0, "inspect dump.h5 /blocks/000/sites/down_in --model m --csv tokens");
+    char *named = e2e_text("out");
+    e2e_brick(0, "inspect dump.h5 /blocks/000/sites/down_in --model ../m --csv tokens");
+    char *whole = e2e_text("out");
+    ck_assert_str_eq(named, whole);
+    ck_assert_ptr_nonnull(strstr(whole, "<s>"));
+    free(named);
+    free(whole);
+}
+END_TEST
+
 /* How the child that reads can end, and the exit codes that the manual has for it. */
 static const struct {
     int signal, code;
@@ -158,6 +176,7 @@ int main(void)
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, every_file_that_brick_writes_can_be_inspected);
     tcase_add_test(t, files_of_methods_have_what_they_fitted);
+    tcase_add_test(t, the_tokenizer_of_a_folder_is_its_own);
     tcase_add_loop_test(t, a_reader_that_dies_gives_a_documented_exit_code, 0, sizeof ends / sizeof ends[0]);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
