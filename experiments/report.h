@@ -4,7 +4,8 @@
 #define BK_REPORT_H
 
 #include "experiments/schema.h"
-#include "experiments/stage.h"
+#include "experiments/text_buffer.h"
+#include "io/file.h"
 #include "io/json.h"
 
 #define BK_REPORT_PATH 4200
