@@ -385,19 +385,23 @@ static int end_of(pid_t child, const sigset_t *ended)
     return how;
 }
 
-static int code_of_crash(const bk_inspect_options *o, int number)
+/* How the child was ended, as an error of reading: HDF5 crashed, the system had no memory left, or somebody ended it. */
+static bk_status what_ended(const bk_inspect_options *o, int number, bk_error *err)
 {
     static const int crash[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
-    bk_error err = {0};
     for (size_t i = 0; i < sizeof crash / sizeof crash[0]; i++)
-        if (number == crash[i]) {
-            bk_status status =
-                bk_fail(&err, BK_EFORMAT, "%s%s%s: is damaged so badly that the HDF5 library failed on it (signal %d)",
-                        o->file, o->against ? " or " : "", o->against ? o->against : "", number);
-            return bk_exit_report(status, &err);
-        }
-    bk_log(BK_LOG_ERROR, "%s: reading it was ended by signal %d (%s)", o->file, number, strsignal(number));
-    return 128 + number;
+        if (number == crash[i])
+            return bk_fail(err, BK_EFORMAT, "%s%s%s: is damaged so badly that the HDF5 library failed on it (signal %d)",
+                           o->file, o->against ? " or " : "", o->against ? o->against : "", number);
+    return bk_fail(err, number == SIGKILL ? BK_ENOMEM : BK_ECANCEL, "%s: reading it was ended by signal %d (%s)%s",
+                   o->file, number, strsignal(number), number == SIGKILL ? ": is the memory full?" : "");
+}
+
+static int code_of_end(const bk_inspect_options *o, int number)
+{
+    bk_error err = {0};
+    bk_status status = what_ended(o, number, &err);
+    return bk_exit_report(status, &err);
 }
 
 /* Runs the rest of the program in a child. HDF5 crashes on some damaged files, and a crash is no answer. True in the
@@ -411,7 +415,7 @@ static bool in_child(const bk_inspect_options *o, int *code)
     pid_t parent = getpid(), child = fork();
     if (child > 0) {
         int how = end_of(child, &ended);
-        *code = WIFEXITED(how) ? WEXITSTATUS(how) : code_of_crash(o, WTERMSIG(how));
+        *code = WIFEXITED(how) ? WEXITSTATUS(how) : code_of_end(o, WTERMSIG(how));
     }
     sigprocmask(SIG_SETMASK, &was, NULL);
     if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "blocks/model.h"
+#include "experiments/lab.h"
 #include "io/file.h"
 
 static const char ids_path[] = "/tokens/input_ids";
@@ -53,18 +54,11 @@ bk_status bk_row_token_id(bk_row_tokens *t, int64_t sample, int64_t token, int64
 
 /* ---- texts ---- */
 
-static bk_status open_tokenizer(const char *model, bk_tokenizer **out, bk_error *err)
+static bk_status open_named(const char *model, bk_tokenizer **out, bk_error *err)
 {
-    if (!bk_is_dir(model)) {
-        bk_gguf *g;
-        BK_TRY(bk_gguf_open(model, &g, err));
-        bk_status status = bk_tokenizer_from_gguf(g, out, err);
-        bk_gguf_close(g);
-        return status;
-    }
-    char inner[4096];
-    snprintf(inner, sizeof inner, "%s/model", model); /* of a run */
-    return bk_tokenizer_from_folder(bk_is_dir(inner) ? inner : model, out, err);
+    BK_TRY(bk_lab_tokenizer(model, out, err));
+    if (*out) return BK_OK;
+    return bk_fail(err, BK_EIO, "%s: there is no tokenizer: name a GGUF file, or a folder or run with tokenizer.json", model);
 }
 
 static bool is_the_model(const char *path, const char *sha256)
@@ -92,7 +86,7 @@ static void look_for_model(bk_row_tokens *t, const char *file, const bk_store_me
         else snprintf(path, sizeof path, "%s%s%s", k < 4 ? "models/" : "", name, suffix);
         if (!is_the_model(path, meta->model_sha256)) continue;
         t->why = "the tokenizer of the model that the file names cannot be read";
-        if (open_tokenizer(path, &t->tok, NULL) == BK_OK) t->why = NULL;
+        if (open_named(path, &t->tok, NULL) == BK_OK) t->why = NULL;
         return;
     }
 }
@@ -102,10 +96,8 @@ bk_status bk_row_tokens_open(bk_row_tokens *t, bk_store *store, const bk_store_o
 {
     *t = (bk_row_tokens){.sample = -1};
     bk_status status = open_ids(t, store, o, err);
-    if (status == BK_OK && model) status = open_tokenizer(model, &t->tok, err);
+    if (status == BK_OK && model) status = open_named(model, &t->tok, err);
     else if (status == BK_OK && t->store) look_for_model(t, file, bk_store_meta_of(store));
-    if (status == BK_EUNSUP)
-        status = err->code = BK_EFORMAT; /* an input file that brick cannot use, not a wrong command */
     if (status != BK_OK) bk_row_tokens_close(t);
     return status;
 }

@@ -1,12 +1,47 @@
 #include "experiments/lab.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "experiments/log.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "io/file.h"
 #include "io/sums.h"
+
+/* An input file that brick cannot use, not a wrong command. */
+static bk_status as_input(bk_status st, bk_error *err)
+{
+    if (st != BK_EUNSUP) return st;
+    if (err) err->code = BK_EFORMAT;
+    return BK_EFORMAT;
+}
+
+static bk_status tokenizer_of(const char *model, bk_tokenizer **out, bk_error *err)
+{
+    static const char *const inside[] = {"", "/model"};
+    for (int i = 0; bk_is_dir(model) && i < 2; i++) {
+        char dir[BK_PATH_SIZE + 8], file[BK_PATH_SIZE + 32];
+        snprintf(dir, sizeof dir, "%s%s", model, inside[i]);
+        snprintf(file, sizeof file, "%s/tokenizer.json", dir);
+        if (bk_exists(file)) return bk_tokenizer_from_folder(dir, out, err);
+    }
+    if (bk_is_dir(model)) return BK_OK;
+    bk_gguf *g;
+    BK_TRY(bk_gguf_open(model, &g, err));
+    bk_status st = bk_tokenizer_from_gguf(g, out, err);
+    bk_gguf_close(g);
+    return st;
+}
+
+bk_status bk_lab_tokenizer(const char *model, bk_tokenizer **out, bk_error *err)
+{
+    size_t n = strlen(model);
+    *out = NULL;
+    if (!bk_exists(model) || (n > 5 && !strcmp(model + n - 5, ".json"))) return BK_OK;
+    return as_input(tokenizer_of(model, out, err), err);
+}
 
 static bk_status open_files(bk_lab *lab, const char *model, bk_error *err)
 {
@@ -24,9 +59,7 @@ bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_e
 {
     int64_t bos, eos;
     *lab = (bk_lab){.be = be, .bos = -1};
-    bk_status st = open_files(lab, model, err);
-    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* an input file that brick cannot use, not a wrong command */
-    BK_TRY(st);
+    BK_TRY(as_input(open_files(lab, model, err), err));
     int64_t vocab = bk_model_config(lab->model)->vocab;
     if (bk_tokenizer_size(lab->tok) > vocab)
         return bk_fail(err, BK_EFORMAT, "%s: the tokenizer has %lld tokens, the embedding %lld rows", model,

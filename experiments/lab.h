@@ -24,6 +24,9 @@ typedef struct bk_lab {
 
 bk_status bk_lab_open(bk_lab *lab, const char *model, const bk_backend *be, bk_error *err) BK_MUST_USE;
 void bk_lab_close(bk_lab *lab);
+/* The tokenizer alone, of a GGUF, a folder, or the model/ in a run folder. *out stays NULL where there is none: no such file, a file of
+ * shapes (.json), a folder without tokenizer.json. */
+bk_status bk_lab_tokenizer(const char *model, bk_tokenizer **out, bk_error *err) BK_MUST_USE;
 /* What a config asks for, for a model of these shapes; fitted: NULL where nothing is fitted, or is yet to be (be may be NULL then). */
 bk_rotation_spec bk_run_rotation(const bk_run_config *c, const bk_config *shapes, const bk_fitted *fitted, const bk_backend *be);
 /* "none", "all" or a list of "r1,r2,r3,r4". */

@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "experiments/printable.h"
 #include "experiments/progress.h"
 #include "experiments/suggest.h"
+#include "experiments/terminal.h"
 
 /* One per program: where messages go. */
 static struct {
@@ -23,7 +23,7 @@ static const char *const level_names[] = {"trace", "debug", "info", "warn", "err
 bk_status bk_log_init(bk_error *err)
 {
     const char *no_color = getenv("NO_COLOR"), *wanted = getenv("BRICK_LOG");
-    log_to.color = isatty(2) && !(no_color && *no_color);
+    log_to.color = bk_terminal(2) && !(no_color && *no_color);
     if (!wanted || !*wanted) return BK_OK;
     for (int i = BK_LOG_TRACE; i <= BK_LOG_ERROR; i++) {
         if (strcmp(wanted, level_names[i]) != 0) continue;

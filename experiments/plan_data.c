@@ -1,6 +1,5 @@
 /* How many samples the texts of a run give: counted as `run` draws them, or by the size of a text that is too large to
  * be read in a moment, or whose tokenizer is not there. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,8 +7,6 @@
 
 #include "experiments/lab.h"
 #include "experiments/plan.h"
-#include "io/file.h"
-#include "io/gguf.h"
 
 #define GUESSED_TOKENS 300000     /* of an evaluation text that is not there: about WikiText-2 */
 #define TOKEN_BYTES 4             /* of a text, on average */
@@ -22,26 +19,6 @@ typedef struct counter {
     char *path;    /* NULL: none, */
     bool prefixed; /* and how */
 } counter;
-
-/* The tokenizer of a GGUF, of a folder, or of the model/ in a run folder; *out stays NULL where there is none. */
-static bk_status open_tokenizer(const char *model, bk_tokenizer **out, bk_error *err)
-{
-    static const char *const inside[] = {"", "/model"};
-    size_t n = strlen(model);
-    if (!bk_exists(model) || (n > 5 && !strcmp(model + n - 5, ".json"))) return BK_OK;
-    for (int i = 0; bk_is_dir(model) && i < 2; i++) {
-        char dir[BK_PATH_SIZE + 8], file[BK_PATH_SIZE + 32];
-        snprintf(dir, sizeof dir, "%s%s", model, inside[i]);
-        snprintf(file, sizeof file, "%s/tokenizer.json", dir);
-        if (bk_exists(file)) return bk_tokenizer_from_folder(dir, out, err);
-    }
-    if (bk_is_dir(model)) return BK_OK;
-    bk_gguf *g;
-    BK_TRY(bk_gguf_open(model, &g, err));
-    bk_status st = bk_tokenizer_from_gguf(g, out, err);
-    bk_gguf_close(g);
-    return st;
-}
 
 /* The text in c->text, read already if the set before took the same. */
 static bk_status read_text(counter *c, const char *path, bool prefixed, bk_error *err)
@@ -123,8 +100,7 @@ static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *e
 bk_status bk_plan_samples(const bk_run_config *c, const char *model, bk_plan_set set[BK_PLAN_SETS], bk_error *err)
 {
     counter n = {.c = c};
-    bk_status st = open_tokenizer(model, &n.lab.tok, err);
-    if (st == BK_EUNSUP) st = err->code = BK_EFORMAT; /* as when the model is opened: an input that brick cannot use */
+    bk_status st = bk_lab_tokenizer(model, &n.lab.tok, err);
     if (!st) st = fill_all(&n, set, err);
     bk_text_free(&n.text);
     free(n.path);

@@ -32,33 +32,24 @@ static bk_status find_folder(const report_args *a, char dir[BK_REPORT_PATH], bk_
     return BK_OK;
 }
 
-static bk_status add_run(const char *path, bk_page *page, int64_t samples, bk_error *err)
+/* All folders before anything is measured or drawn: a mistyped one shows at once. Of a sweep there is no run. */
+static bk_status open_runs(const report_args *a, bk_report_run *run, bk_error *err)
 {
-    bk_report_run run = {0};
-    bk_status st = bk_report_run_open(&run, path, err);
-    if (!st) st = bk_report_run_section(&run, page, samples, err);
-    bk_report_run_close(&run);
-    return st;
+    for (int i = 0; i < a->paths.n; i++)
+        if (!bk_report_is_sweep(a->paths.item[i])) BK_TRY(bk_report_run_open(&run[i], a->paths.item[i], err));
+    return BK_OK;
 }
 
-/* All folders before anything is measured or drawn: a mistyped one shows at once. The runs become a table if there are
- * several. */
-static bk_status overview(const report_args *a, bk_page *page, bk_error *err)
+/* Several runs become a table. */
+static void overview(const report_args *a, const bk_report_run *run, bk_page *page)
 {
     int n = 0;
-    for (int i = 0; i < a->paths.n; i++) {
-        bk_report_run run = {0};
-        if (bk_report_is_sweep(a->paths.item[i])) continue;
-        bk_status st = bk_report_run_open(&run, a->paths.item[i], err);
-        if (!st && a->paths.n > 1) {
-            if (n++ == 0) bk_report_overview_begin(page);
-            bk_report_overview_row(&run, page);
-        }
-        bk_report_run_close(&run);
-        BK_TRY(st);
+    for (int i = 0; i < a->paths.n && a->paths.n > 1; i++) {
+        if (!run[i].dir) continue;
+        if (n++ == 0) bk_report_overview_begin(page);
+        bk_report_overview_row(&run[i], page);
     }
     if (n) bk_page_table_end(page);
-    return BK_OK;
 }
 
 static void begin_page(const report_args *a, bk_page *page)
@@ -69,15 +60,14 @@ static void begin_page(const report_args *a, bk_page *page)
     bk_page_begin(page, title);
 }
 
-static bk_status make_page(const report_args *a, bk_page *page, bk_error *err)
+static bk_status make_page(const report_args *a, bk_report_run *run, bk_page *page, bk_error *err)
 {
-    BK_TRY(bk_mkdir_p(page->dir, err));
-    BK_TRY(bk_page_check(page->dir, err));
+    BK_TRY(bk_page_claim(page->dir, err));
     for (int i = 0; i < a->paths.n; i++) {
-        const char *path = a->paths.item[i];
         if (a->paths.n > 1) snprintf(page->prefix, sizeof page->prefix, "r%d_", i + 1);
-        BK_TRY(bk_report_is_sweep(path) ? bk_report_sweep_section(path, page, err)
-                                        : add_run(path, page, a->samples, err));
+        BK_TRY(run[i].dir ? bk_report_run_section(&run[i], page, a->samples, err)
+                          : bk_report_sweep_section(a->paths.item[i], page, err));
+        bk_report_run_close(&run[i]);
     }
     return bk_page_end(page, err);
 }
@@ -94,16 +84,26 @@ static bk_status print_result(const report_args *a, bk_page *page, bk_error *err
     return bk_print_json(o, err);
 }
 
+static bk_status report_runs(const report_args *a, bk_report_run *run, bk_page *page, bk_error *err)
+{
+    BK_TRY(open_runs(a, run, err));
+    BK_TRY(bk_gnuplot_check(err));
+    begin_page(a, page);
+    overview(a, run, page);
+    BK_TRY(make_page(a, run, page, err));
+    return print_result(a, page, err);
+}
+
 static bk_status report(const report_args *a, bk_error *err)
 {
     char dir[BK_REPORT_PATH];
     bk_page page = {.dir = dir};
     BK_TRY(find_folder(a, dir, err));
-    begin_page(a, &page);
-    bk_status st = overview(a, &page, err);
-    if (!st) st = bk_gnuplot_check(err);
-    if (!st) st = make_page(a, &page, err);
-    if (!st) st = print_result(a, &page, err);
+    bk_report_run *run = calloc((size_t)a->paths.n, sizeof *run);
+    if (!run) return bk_fail(err, BK_ENOMEM, "no memory for %d runs", a->paths.n);
+    bk_status st = report_runs(a, run, &page, err);
+    for (int i = 0; i < a->paths.n; i++) bk_report_run_close(&run[i]);
+    free(run);
     bk_page_free(&page);
     return st;
 }

@@ -4,7 +4,8 @@
 #define BK_REPORT_H
 
 #include "experiments/schema.h"
-#include "experiments/stage.h"
+#include "experiments/text_buffer.h"
+#include "io/file.h"
 #include "io/json.h"
 
 #define BK_REPORT_PATH 4200
@@ -122,8 +123,9 @@ bk_status bk_page_picture(bk_page *page, const bk_picture *p, bk_error *err) BK_
 bk_status bk_page_end(bk_page *page, bk_error *err) BK_MUST_USE;
 void bk_page_free(bk_page *page);
 
-/* The page must not overwrite a page that is none of brick's. */
-bk_status bk_page_check(const char *dir, bk_error *err) BK_MUST_USE;
+/* Makes the folder, and makes sure that what a report overwrites and removes in it is its own: it has a page of brick's
+ * afterwards, which it had before, or else it was empty. BK_EINVAL: it holds files of others. */
+bk_status bk_page_claim(const char *dir, bk_error *err) BK_MUST_USE;
 
 /* What was fitted (report_fit.c): nothing for a run that fits nothing. */
 void bk_report_fit(const bk_report_run *r, bk_page *page);

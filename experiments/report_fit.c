@@ -91,8 +91,16 @@ static int64_t last_block(const bk_json *list)
     return last < 1000 ? last : 999; /* of damaged files */
 }
 
+static bool awq_has(const bk_json *list, int64_t block, const bk_site_id *site, int sites)
+{
+    for (int k = 0; k < sites; k++)
+        if (found_at(list, block, bk_site_name[site[k]])) return true;
+    return false;
+}
+
 static void awq_row(const bk_json *list, int64_t block, const bk_site_id *site, int sites, bk_page *page)
 {
+    if (!awq_has(list, block, site, sites)) return;
     bk_page_row(page);
     bk_page_number(page, "%.0f", (double)block);
     for (int k = 0; k < sites; k++) {
@@ -114,15 +122,26 @@ static void awq_section(const bk_json *list, bk_page *page)
 
 /* --- */
 
+/* A member of fit.json; NULL if it is not there, or, with a sentence, if it is of another kind. */
+static const bk_json *part(const bk_report_run *r, const char *name, bk_json_kind kind, bk_page *page)
+{
+    char text[100];
+    const bk_json *v = bk_json_get(r->fit, name);
+    if (!v || bk_json_kind_of(v) == kind) return v;
+    snprintf(text, sizeof text, "fit.json does not hold what it should: %s.", name);
+    bk_page_sentence(page, text);
+    return NULL;
+}
+
 void bk_report_fit(const bk_report_run *r, bk_page *page)
 {
     if (!r->cfg || !bk_run_fits(r->cfg)) return;
-    const bk_json *offq = bk_json_get(r->fit, "offq"), *awq = bk_json_get(r->fit, "awq");
     bk_page_heading(page, 3, "Fitted transforms");
     say_what(r->cfg, page);
     if (*r->why_fit) bk_page_sentence(page, r->why_fit);
+    const bk_json *awq = part(r, "awq", BK_JSON_ARRAY, page), *offq = part(r, "offq", BK_JSON_OBJECT, page);
     if (awq) awq_section(awq, page);
     if (offq) offq_section(offq, page);
-    course(bk_json_get(r->fit, "losses"), "loss", r->cfg->rotation.basis == BK_BASIS_SPINQUANT ? "steps" : "epochs", page);
-    course(bk_json_get(r->fit, "errors"), "weighted squared error", "values: before the first round and after each", page);
+    course(part(r, "losses", BK_JSON_ARRAY, page), "loss", r->cfg->rotation.basis == BK_BASIS_SPINQUANT ? "steps" : "epochs", page);
+    course(part(r, "errors", BK_JSON_ARRAY, page), "weighted squared error", "values: before the first round and after each", page);
 }

@@ -43,14 +43,24 @@ static bk_status read_prefix(measurement *m, bk_error *err)
     return st;
 }
 
+/* The hash of the text as the run read it; of one that it had no need of, as it is now. */
+static bk_status hash_text(const measurement *m, char hex[65], bk_error *err)
+{
+    const char *want = bk_run_text_sha256(m->cfg, m->run->manifest, m->report.text);
+    snprintf(hex, 65, "%.64s", want);
+    return *want || !bk_exists(m->report.text) ? BK_OK : bk_sha256_file(m->report.text, hex, err);
+}
+
 /* All that the measurement depends on, as text. */
 static bk_status depends_on(const measurement *m, int64_t samples, bk_text_buffer *b, const char **text, bk_error *err)
 {
     static const char *const keys[] = {"rotation.", "scales.", "offq.", "spin.", "norm_rotation.", "quant.", "data.", "prefix.", "seed", NULL};
-    char *digest = NULL;
+    char *digest = NULL, program[65], text_sha[65];
+    BK_TRY(bk_program_sha256(program, err));
+    BK_TRY(hash_text(m, text_sha, err));
     BK_TRY(bk_config_digest_keys(m->cfg, keys, &digest, err));
-    bk_buffer_add(b, "brick: %s\nmodel: %s\nsamples: %lld\nprefix:", BK_VERSION,
-                  bk_json_str(bk_json_get(m->run->manifest, "model_sha256"), ""), (long long)samples);
+    bk_buffer_add(b, "brick: %s\nprogram: %s\nmodel: %s\ntext: %s\nsamples: %lld\nprefix:", BK_VERSION, program,
+                  bk_json_str(bk_json_get(m->run->manifest, "model_sha256"), ""), text_sha, (long long)samples);
     for (int64_t i = 0; i < m->report.n_prefix; i++) bk_buffer_add(b, " %d", m->report.prefix[i]);
     bk_buffer_add(b, "\n%s", digest);
     free(digest);
@@ -67,6 +77,21 @@ static bk_status check_model(const measurement *m, bk_error *err)
                                   : bk_fail(err, BK_EFORMAT, "%s is not the model of the run any more", m->cfg->model);
 }
 
+static bk_status check_plugins(const measurement *m, bk_error *err)
+{
+    const char *other = bk_run_other_plugin(m->cfg, m->run->manifest);
+    return !other ? BK_OK
+                  : bk_fail(err, BK_EFORMAT, "%s was made with another plugin for the quantizer `%s`", m->run->dir, other);
+}
+
+static bk_status check_text(const measurement *m, bk_error *err)
+{
+    const char *want = bk_run_text_sha256(m->cfg, m->run->manifest, m->report.text);
+    return !*want || !strcmp(want, m->text.ledger.sha256)
+               ? BK_OK
+               : bk_fail(err, BK_EFORMAT, "%s is not the text of the run any more", m->report.text);
+}
+
 /* The first of the run's detection samples, or shorter ones. */
 static bk_status draw_samples(measurement *m, int64_t samples, bk_error *err)
 {
@@ -74,10 +99,10 @@ static bk_status draw_samples(measurement *m, int64_t samples, bk_error *err)
     bool prefixed = c->prefix.mode != BK_PREFIX_NONE;
     int64_t room = bk_model_config(m->lab.model)->max_positions - m->report.n_prefix, seqlen = c->data.detection.seqlen;
     bk_text_policy policy = {c->data.bos == BK_BOS_AUTO, c->data.parse_special, c->data.strip_bos, c->data.join};
-    m->report.text = bk_run_config_text(c, &c->data.detection);
     seqlen = seqlen < MOST_TOKENS ? seqlen : MOST_TOKENS;
     samples = samples < c->data.detection.samples ? samples : c->data.detection.samples;
     BK_TRY(bk_lab_text(&m->lab, m->report.text, &policy, prefixed, &m->text, err));
+    BK_TRY(check_text(m, err));
     m->report.bos = bk_bos_in_force(&m->lab, &m->text.ledger, &policy, prefixed);
     return bk_samples_draw(&m->text, seqlen < room ? seqlen : room, samples, 0, bk_run_detection_seed(c), &m->samples,
                            err);
@@ -107,6 +132,7 @@ static bk_status measure(measurement *m, int64_t samples, bk_error *err)
     if (!be) return err->code;
     BK_TRY(bk_lab_open(&m->lab, m->cfg->model, be, err));
     BK_TRY(check_model(m, err));
+    BK_TRY(check_plugins(m, err));
     BK_TRY(read_rotation(m, err));
     BK_TRY(draw_samples(m, samples, err));
     m->report.samples = &m->samples;
@@ -122,7 +148,8 @@ static void set_up(measurement *m)
     const bk_run_config *c = m->cfg;
     m->rotated = bk_run_fits(c) || c->rotation.r1 || c->rotation.r2 || c->rotation.r3 || c->rotation.r4;
     m->quant = (bk_block_quant){c->quant.weight, c->quant.activation, c->quant.key, c->quant.value};
-    m->report = (bk_outlier_report){.rotate = m->rotated ? "as in config.yaml" : "none",
+    m->report = (bk_outlier_report){.text = bk_run_config_text(c, &c->data.detection),
+                                    .rotate = m->rotated ? "as in config.yaml" : "none",
                                     .scheme = c->scheme,
                                     .limits = {c->prefix.threshold, c->prefix.lower_threshold},
                                     .overlap_prefix = c->prefix.overlap,

@@ -154,17 +154,49 @@ bk_status bk_page_picture(bk_page *page, const bk_picture *p, bk_error *err)
     return BK_OK;
 }
 
-bk_status bk_page_check(const char *dir, bk_error *err)
+static bk_status check_page(const char *path, bk_error *err)
 {
-    char path[BK_REPORT_PATH + 16], *text;
+    char *text;
     size_t len;
-    snprintf(path, sizeof path, "%s/index.html", dir);
-    if (!bk_exists(path)) return BK_OK;
     BK_TRY(bk_file_slurp(path, (size_t)1 << 30, &text, &len, err));
     bool ours = strstr(text, GENERATOR) != NULL;
     free(text);
     return ours ? BK_OK
                 : bk_fail(err, BK_EINVAL, "%s exists and was not made by brick report; give another --out", path);
+}
+
+/* Without a page there is nothing of ours but what was measured. */
+static bk_status check_empty(const char *dir, bk_error *err)
+{
+    static const char *const ours[] = {"data.json", "data.json.partial", "index.html.partial", NULL};
+    char other[61];
+    BK_TRY(bk_dir_other(dir, ours, other, sizeof other, err));
+    return !*other ? BK_OK
+                   : bk_fail(err, BK_EINVAL,
+                             "%s holds files and no page of brick report (%s is there), and pictures might overwrite "
+                             "them; give another --out",
+                             dir, other);
+}
+
+/* The page that is there until the whole one is: what is drawn meanwhile is known as ours by it. */
+static bk_status put_placeholder(const char *dir, bk_error *err)
+{
+    bk_page page = {.dir = dir};
+    bk_page_begin(&page, "brick report");
+    bk_page_sentence(&page, "This report is not finished: brick is making it, or was interrupted.");
+    bk_status st = bk_page_end(&page, err);
+    bk_page_free(&page);
+    return st;
+}
+
+bk_status bk_page_claim(const char *dir, bk_error *err)
+{
+    char path[BK_REPORT_PATH + 16];
+    BK_TRY(bk_mkdir_p(dir, err));
+    snprintf(path, sizeof path, "%s/index.html", dir);
+    if (bk_exists(path)) return check_page(path, err);
+    BK_TRY(check_empty(dir, err));
+    return put_placeholder(dir, err);
 }
 
 bk_status bk_page_end(bk_page *page, bk_error *err)

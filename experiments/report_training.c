@@ -54,6 +54,8 @@ static bool trained(const bk_report_run *r, const history *h, bk_picture *p)
         bk_picture_missing(p, "%s", r->why_metrics);
     else if (r->cfg && r->cfg->train.epochs == 0)
         bk_picture_missing(p, "The run does not train (train.epochs: 0).");
+    else if (r->summary || bk_json_size(r->metrics))
+        bk_picture_missing(p, "metrics.jsonl holds no epoch of the training.");
     else
         bk_picture_missing(p, "No epoch of the training is finished yet.");
     return false;
@@ -223,7 +225,7 @@ static void put_block(const history *h, size_t first, size_t end, int64_t bins, 
                 bk_json_num(count ? bk_json_at(norms, (size_t)k) : bk_json_get(h->line[i], "grad_norm"), NAN));
             int64_t step = last - count + k - (count == 0);
             if (isnan(x) || step < 0 || step >= steps) continue;
-            bin *b = &bin_of[(int64_t)((double)step / (double)steps * (double)n)];
+            bin *b = &bin_of[step * n / steps]; /* whole numbers: bins of the same size */
             b->lo = fmin(b->lo, x);
             b->hi = fmax(b->hi, x);
             b->sum += x;

@@ -78,6 +78,10 @@ bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const cha
 /* BK_EFORMAT: the finished run in a folder is not what was written. Takes milliseconds: of large files only the structure
  * is looked at. A model/ that was removed as a whole is not missed: the numbers stay what they are. */
 bk_status bk_run_check_quickly(const char *dir, bk_error *err) BK_MUST_USE;
+/* What a manifest says: the SHA-256 of a text as the run read it, "" if it did not; the first quantizer that came from
+ * another plugin's file than it comes from here, NULL if there is none. */
+const char *bk_run_text_sha256(const bk_run_config *c, const bk_json *manifest, const char *path);
+const char *bk_run_other_plugin(const bk_run_config *c, const bk_json *manifest);
 /* Whether another process runs there, and which. */
 bool bk_run_folder_busy(const char *dir, bk_lock_owner *owner);
 /* The config.yaml of a run folder is this config: else BK_EINVAL, naming the key that differs. BK_EFORMAT, BK_EIO: it

@@ -1,5 +1,4 @@
 /* The run folder: who may write into it, what it belongs to, config.yaml and manifest.json. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,20 +119,25 @@ static bk_status same_text(const char *dir, const bk_json *old, int set, const c
                    data_name[set]);
 }
 
+const char *bk_run_other_plugin(const bk_run_config *c, const bk_json *manifest)
+{
+    bk_json *now = plugins_of(c);
+    const bk_json *was = bk_json_get(manifest, "plugins");
+    const char *other = NULL;
+    for (void *it = bk_json_first(now); it && !other; it = bk_json_next(now, it))
+        if (strcmp(bk_json_str(bk_json_get(was, bk_json_key(it)), ""), bk_json_str(bk_json_value(it), ""))) other = bk_json_key(it);
+    const bk_quantizer *q = other ? bk_quantizer_find(other) : NULL; /* whose name stays */
+    bk_json_free(now);
+    return q ? q->name : NULL;
+}
+
 /* The same quantizers from the same files; the config has their names. */
 static bk_status same_plugins(const char *dir, const bk_json *old, const bk_run_config *c, bk_error *err)
 {
-    bk_json *now = plugins_of(c);
-    const bk_json *was = bk_json_get(old, "plugins");
-    bk_status st = BK_OK;
-    for (void *it = bk_json_first(now); it && !st; it = bk_json_next(now, it)) {
-        const char *name = bk_json_key(it), *sha = bk_json_str(bk_json_get(was, name), "");
-        if (strcmp(sha, bk_json_str(bk_json_value(it), "")))
-            st = bk_fail(err, BK_EINVAL, "%s was made with another plugin for the quantizer `%s`: SHA-256 %.12s there, %.12s here; give another --out", dir,
-                         name, sha, bk_json_str(bk_json_value(it), ""));
-    }
-    bk_json_free(now);
-    return st;
+    const char *name = bk_run_other_plugin(c, old);
+    if (!name) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s was made with another plugin for the quantizer `%s`: SHA-256 %.12s there, %.12s here; give another --out", dir,
+                   name, bk_json_str(bk_json_get(bk_json_get(old, "plugins"), name), ""), bk_plugin_sha256(name));
 }
 
 /* What a resumed run must find as it was. */
@@ -145,10 +149,23 @@ static bk_status compare_manifest(const bk_run *r, const bk_json *old, const bk_
     return same_plugins(r->dir, old, &r->cfg, err);
 }
 
+/* The file that a set is read from. */
+static const char *file_of(const bk_run_config *c, int set)
+{
+    const bk_data_config *const of[DATA_SETS] = {&c->data.detection, &c->data.calibration, &c->data.statistics, &c->data.training,
+                                                 &c->data.evaluation};
+    return bk_run_config_text(c, of[set]);
+}
+
+const char *bk_run_text_sha256(const bk_run_config *c, const bk_json *manifest, const char *path)
+{
+    for (int i = 0; i < DATA_SETS; i++)
+        if (!strcmp(file_of(c, i), path) && *text_of(manifest, i)) return text_of(manifest, i);
+    return "";
+}
+
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err)
 {
-    const bk_data_config *set[DATA_SETS] = {&c->data.detection, &c->data.calibration, &c->data.statistics, &c->data.training,
-                                            &c->data.evaluation};
     bk_json *old = NULL;
     char manifest[BK_RUN_PATH], hex[65];
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
@@ -157,7 +174,7 @@ bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const cha
     if (!st) st = same_plugins(dir, old, c, err);
     for (int i = 0; !st && i < DATA_SETS; i++) {
         if (!*text_of(old, i)) continue; /* was not needed */
-        st = bk_sha256_file(bk_run_config_text(c, set[i]), hex, err);
+        st = bk_sha256_file(file_of(c, i), hex, err);
         if (!st) st = same_text(dir, old, i, hex, err);
     }
     bk_json_free(old);
@@ -176,19 +193,12 @@ static bk_status write_config(const bk_run *r, const char *path, bk_error *err)
 /* A folder with files of others is no place for a run. */
 static bk_status check_foreign(const bk_run *r, bk_error *err)
 {
-    static const char *const ours[] = {".", "..", "config.yaml", "config.yaml.partial", "manifest.json.partial",
-                                       "run.lock", "run.lock.break", "log.txt", BK_BEACON_FILE, "report"};
-    DIR *d = opendir(r->dir);
-    bk_status st = BK_OK;
-    if (!d) return bk_fail_errno(err, "%s", r->dir);
-    for (struct dirent *e; !st && (e = readdir(d));) {
-        size_t i = 0;
-        while (i < sizeof ours / sizeof ours[0] && strcmp(e->d_name, ours[i])) i++;
-        if (i == sizeof ours / sizeof ours[0])
-            st = bk_fail(err, BK_EINVAL, "%s is no run folder and not empty (%.60s is there); give another --out", r->dir, e->d_name);
-    }
-    closedir(d);
-    return st;
+    static const char *const ours[] = {"config.yaml", "config.yaml.partial", "manifest.json.partial", "run.lock", "run.lock.break",
+                                       "log.txt", BK_BEACON_FILE, "report", NULL};
+    char other[61];
+    BK_TRY(bk_dir_other(r->dir, ours, other, sizeof other, err));
+    if (!*other) return BK_OK;
+    return bk_fail(err, BK_EINVAL, "%s is no run folder and not empty (%s is there); give another --out", r->dir, other);
 }
 
 /* The files of a finished run are read through. One that is no more what it was makes the run unfinished, if it is to be resumed. */

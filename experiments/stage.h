@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "autograd/error.h"
+#include "experiments/text_buffer.h" /* what `depends` is printed into */
 #include "io/file.h"
 #include "io/lock.h"
 
@@ -35,15 +36,5 @@ bk_status bk_stage_open(bk_stage *s, const char *name, const char *depends, bk_e
 bk_status bk_stage_commit(bk_stage *s, bk_error *err) BK_MUST_USE;
 /* Releases the lock; what was not committed is removed. */
 void bk_stage_close(bk_stage *s);
-
-/* Text that grows; for building `depends`. */
-typedef struct bk_text_buffer {
-    char *text;
-    size_t len, room;
-    bool failed; /* out of memory: checked once by bk_stage_open's caller through bk_buffer_text */
-} bk_text_buffer;
-void bk_buffer_add(bk_text_buffer *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-bk_status bk_buffer_text(const bk_text_buffer *b, const char **text, bk_error *err) BK_MUST_USE;
-void bk_buffer_free(bk_text_buffer *b);
 
 #endif

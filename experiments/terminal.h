@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* True if lines can be redrawn there: a terminal, and not one that calls itself dumb. */
+/* True if it obeys control characters, of colours and of redrawing: a terminal, and not one that calls itself dumb. */
 bool bk_terminal(int fd);
 /* Characters of a line; 80 when the terminal does not tell. */
 int bk_terminal_columns(int fd);

@@ -1,5 +1,6 @@
 #include "io/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -234,6 +235,25 @@ bk_status bk_sync(const char *path, bk_error *err)
     bk_status status = fd >= 0 && fsync(fd) == 0 ? BK_OK : bk_fail_errno(err, "%s: cannot sync", path);
     if (fd >= 0) close(fd);
     return status;
+}
+
+static bool is_one_of(const char *name, const char *const *list)
+{
+    if (!strcmp(name, ".") || !strcmp(name, "..")) return true;
+    while (*list && strcmp(name, *list)) list++;
+    return *list != NULL;
+}
+
+bk_status bk_dir_other(const char *dir, const char *const *ours, char *found, size_t size, bk_error *err)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    if (!d) return bk_fail_errno(err, "%s", dir);
+    do e = readdir(d);
+    while (e && is_one_of(e->d_name, ours));
+    snprintf(found, size, "%s", e ? e->d_name : "");
+    closedir(d);
+    return BK_OK;
 }
 
 bool bk_is_dir(const char *path)

@@ -40,6 +40,8 @@ bk_status bk_remove_tree(const char *path, bk_error *err) BK_MUST_USE; /* absent
 /* Renames and fsyncs the folder that holds the new name. */
 bk_status bk_rename(const char *from, const char *to, bk_error *err) BK_MUST_USE;
 bk_status bk_sync(const char *path, bk_error *err) BK_MUST_USE; /* fsync of a file that others wrote */
+/* The first entry of a folder that is none of `ours` (which ends with NULL), cut to what fits; "" if there is none. */
+bk_status bk_dir_other(const char *dir, const char *const *ours, char *found, size_t size, bk_error *err) BK_MUST_USE;
 bool bk_is_dir(const char *path);
 bool bk_exists(const char *path);
 /* "dir/name" malloc'd, NULL when memory is out. */

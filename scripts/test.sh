@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs test programs one after the other: a line for each, what failed in full, and a closing line. Exit 1 if any test failed.
+# Runs test programs one after the other: a line for each, what failed in full and what was left out, and a closing line. Exit 1 if any test failed.
+# Left out are tests that need what the machine lacks ("SKIPPED N: why" of the program); with CI set, a program fails where that could be installed.
 # Usage: scripts/test.sh PROGRAM...       BK_TEST_SECONDS: limit for one program (300)
 #        CK_RUN_SUITE, CK_RUN_CASE, CK_TIMEOUT_MULTIPLIER ... are Check's own.
 set -euo pipefail
@@ -10,6 +11,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0
 failed=0
+skipped=0
 if [ $# -eq 0 ]; then
     echo "no test program is called *${BK_TEST:-}*" >&2
     exit 1
@@ -37,7 +39,9 @@ for program in "$@"; do
     passed=$((passed + checks - bad))
     failed=$((failed + bad))
     printf '%-28s %4d passed %3d failed %7s s%s\n' "$(basename "$program")" $((checks - bad)) "$bad" "$seconds" "$note"
+    grep '^SKIPPED ' "$log" | sed 's/^/    /' || true
+    skipped=$((skipped + $(sed -n 's/^SKIPPED \([0-9]*\): .*/\1/p' "$log" | awk '{ n += $1 } END { print n + 0 }')))
     [ "$bad" -eq 0 ] || grep -v ':P:' "$log" | tail -n 60
 done
-printf '%d passed, %d failed\n' "$passed" "$failed"
+printf '%d passed, %d failed%s\n' "$passed" "$failed" "$([ "$skipped" -eq 0 ] || echo ", $skipped skipped")"
 [ "$failed" -eq 0 ]

@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,7 +23,7 @@
 
 static char root[64], program[4096], preload[4096];
 static long limit, memory;
-static int stdout_fd = -1;
+static int stdout_fd = -1, stderr_fd = -1;
 static bool closed;
 static bk_error err;
 
@@ -49,7 +50,7 @@ static void child(char *const *argv)
 {
     const char *const files[] = {NULL, "out", "err"};
     for (int fd = 1; fd <= 2; fd++) {
-        int to = fd == 1 && stdout_fd >= 0 ? stdout_fd : open(files[fd], O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        int given = fd == 1 ? stdout_fd : stderr_fd, to = given >= 0 ? given : open(files[fd], O_WRONLY | O_CREAT | O_TRUNC, 0666);
         if (to < 0 || dup2(to, fd) < 0) _exit(99);
     }
     struct rlimit size = {(rlim_t)limit, (rlim_t)limit};
@@ -173,9 +174,37 @@ void e2e_stdout(int fd)
     stdout_fd = fd;
 }
 
+void e2e_stderr(int fd)
+{
+    stderr_fd = fd;
+}
+
+int e2e_terminal(int *other)
+{
+    struct termios mode;
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) { /* a root without /dev/pts */
+        (void)e2e_skipped(1, "a test at a terminal: there are no pseudo-terminals here");
+        return -1;
+    }
+    *other = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_eq(tcgetattr(*other, &mode), 0);
+    cfmakeraw(&mode);
+    ck_assert_int_eq(tcsetattr(*other, TCSANOW, &mode), 0);
+    return terminal;
+}
+
 void e2e_closed(bool all_three)
 {
     closed = all_three;
+}
+
+bool e2e_skipped(int tests, const char *why)
+{
+    const char *ci = getenv("CI");
+    printf("SKIPPED %d: %s\n", tests, why);
+    fflush(stdout); /* from a test it would be lost at its end */
+    return ci && *ci;
 }
 
 /* --- folders --- */
@@ -216,6 +245,7 @@ void e2e_leave(void)
     e2e_limit(0);
     (void)e2e_memory(0);
     e2e_stdout(-1);
+    e2e_stderr(-1);
     ck_assert_int_eq(chdir(root), 0);
     must(bk_remove_tree("case", &err));
 }

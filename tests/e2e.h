@@ -34,11 +34,19 @@ void e2e_stop_at(const char *at, int signal);
 void e2e_limit(long bytes);
 bool e2e_memory(long bytes);
 void e2e_stdout(int fd); /* instead of the file; -1 = the file again */
+void e2e_stderr(int fd);
+/* A pseudo-terminal, which hands on what it gets as it is: the end to read from, in *other the one for programs. -1 where there are none,
+ * which is said: the test is left out. */
+int e2e_terminal(int *other);
 void e2e_closed(bool closed); /* 0, 1 and 2, all three */
 /* From here on another build of the same version: its bytes differ, what it computes does not. */
 void e2e_other_build(void);
 /* Calls of rename, fsync and clock_gettime by `brick <words>`, which must end well. */
 void e2e_count(long calls[3], const char *words);
+
+/* Says that so many tests were left out, and why, on a line that scripts/test.sh shows and counts. True where nothing may be
+ * left out that can be installed: with CI in the environment. */
+bool e2e_skipped(int tests, const char *why);
 
 /* Whole files and folders; texts are malloc'd. */
 char *e2e_text(const char *path);

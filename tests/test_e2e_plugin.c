@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "tests/drawn.h"
 #include "tests/e2e.h"
 
 #define ODD "--plugin ./odd.so --set quant.weight.quantizer=odd --set quant.weight.step=restricted "
@@ -126,6 +127,17 @@ START_TEST(another_file_of_the_same_name_finds_no_old_stage)
     ck_assert_int_eq(count("cache/ledger.jsonl", "\"stage\": \"init\""), 3);
     e2e_brick(2, "run run.yaml %s--out a", TWO_BITS);
     e2e_said("a was made with another plugin for the quantizer `odd`");
+}
+END_TEST
+
+/* The error of its quantizer would be drawn as the run's. */
+START_TEST(a_report_measures_with_the_run_s_plugin_alone)
+{
+    e2e_brick(0, "run run.yaml " WIDEN "--set train.epochs=0 --out a");
+    e2e_append("widen.so", "\n");
+    drawn_by_nobody();
+    e2e_brick(0, "report a --plugin widen.so");
+    e2e_said("a was made with another plugin for the quantizer `widen`");
 }
 END_TEST
 
@@ -345,6 +357,7 @@ int main(void)
     tcase_add_test(t, an_option_can_be_an_axis_of_a_sweep);
     tcase_add_test(t, points_without_the_option_have_none_in_the_results);
     tcase_add_test(t, another_file_of_the_same_name_finds_no_old_stage);
+    tcase_add_test(t, a_report_measures_with_the_run_s_plugin_alone);
     tcase_add_test(t, a_run_goes_on_with_its_plugin_alone);
     tcase_add_test(t, a_model_keeps_the_options_of_its_activations);
     tcase_add_test(t, static_steps_of_a_plugin_are_those_of_static);

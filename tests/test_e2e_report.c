@@ -1,13 +1,17 @@
 /* brick report on run folders and sweeps, whole and damaged. Without gnuplot only what needs none is tested, and the
  * program says so. */
 #include <check.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/file.h"
+#include "tests/drawn.h"
 #include "tests/e2e.h"
 
 static bool drawing(void)
@@ -27,7 +31,7 @@ static void take_page(const char *dir)
 
 static void shows(const char *words)
 {
-    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.6000s", words, page);
+    ck_assert_msg(strstr(page, words), "'%s' is not on the page:\n%.3000s", words, strstr(page, "<body>"));
 }
 
 static void hides(const char *words)
@@ -76,28 +80,87 @@ static void absent(const char *path)
 
 /* --- a run --- */
 
+static const char *const pictures[] = {"maxima", "outliers", "error", "losses", "gradients"};
+
+/* The figure of that name on the page, up to its end. */
+static char *figure(const char *name)
+{
+    char mark[64], *at;
+    snprintf(mark, sizeof mark, "<figure id=\"%s\"", name);
+    ck_assert_msg((at = strstr(page, mark)), "there is no figure %s", name);
+    return strndup(at, (size_t)(strstr(at, "</figure>") - at));
+}
+
+/* Files that are pictures: an SVG with curves or bars, which stands on the page, and a PNG of its size. */
+static void is_drawn(const char *name)
+{
+    char path[64], *text = figure(name), size[64];
+    unsigned char png[24] = {0};
+    int width, height;
+    ck_assert_int_eq(sscanf(strstr(text, "viewBox"), "viewBox=\"0 0 %d %d\"", &width, &height), 2);
+    ck_assert_msg(strstr(text, "<path") && strstr(text, "stroke='rgb(") && strstr(text, "<text"), "%s is empty", name);
+    free(text);
+    snprintf(path, sizeof path, "r/report/%s.png", name);
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f && fread(png, 1, sizeof png, f) == sizeof png, "%s", path);
+    fclose(f);
+    ck_assert(!memcmp(png, "\x89PNG\r\n\x1a\n", 8));
+    ck_assert_int_eq(png[18] << 8 | png[19], width);
+    ck_assert_int_eq(png[22] << 8 | png[23], height);
+    snprintf(path, sizeof path, "r/report/%s.svg", name);
+    snprintf(size, sizeof size, "viewBox=\"0 0 %d %d\"", width, height);
+    ck_assert_msg((text = e2e_text(path)) && strstr(text, size), "%s", path);
+    free(text);
+    snprintf(path, sizeof path, "r/report/%s.gp", name);
+    exists(path);
+}
+
+/* What --json says of picture i of the last report. */
+static void is_told(const bk_json *told, size_t i)
+{
+    char file[64];
+    const bk_json *o = bk_json_at(told, i);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "name"), ""), pictures[i]);
+    snprintf(file, sizeof file, "%s.svg", pictures[i]);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "svg"), ""), file);
+    snprintf(file, sizeof file, "%s.png", pictures[i]);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "png"), ""), file);
+    ck_assert_int_eq(bk_json_kind_of(bk_json_get(o, "missing")), BK_JSON_NULL);
+}
+
 START_TEST(a_finished_run_has_all_its_pictures)
 {
-    static const char *const pictures[] = {"maxima", "outliers", "error", "losses", "gradients"};
-    char path[64];
+    bk_json *o = NULL;
     e2e_brick(0, "report r --json");
     take_page("r/report");
-    for (int i = 0; i < 5; i++) {
-        static const char *const suffix[] = {"svg", "png", "gp"};
-        for (int k = 0; k < 3; k++) {
-            snprintf(path, sizeof path, "r/report/%s.%s", pictures[i], suffix[k]);
-            exists(path);
-        }
+    ck_assert_int_eq(bk_json_load("out", &o, NULL), BK_OK);
+    ck_assert_str_eq(bk_json_str(bk_json_get(o, "page"), ""), "r/report/index.html");
+    ck_assert_uint_eq(bk_json_size(bk_json_get(o, "pictures")), 5);
+    for (size_t i = 0; i < 5; i++) {
+        is_drawn(pictures[i]);
+        is_told(bk_json_get(o, "pictures"), i);
     }
+    bk_json_free(o);
     ck_assert_int_eq(count("<svg"), 5);
-    shows("W4A4KV4-static");
-    shows("+training");
-    shows("manifest.json");
-    char *json = e2e_text("out");
-    ck_assert_msg(strstr(json, "\"page\": \"r/report/index.html\"") && !strstr(json, ".svg\", \"png\": null"), "%s",
-                  json);
-    free(json);
     ck_assert_int_eq(system("ls r/report | grep -q partial"), 256);
+}
+END_TEST
+
+START_TEST(the_table_of_a_run_is_on_its_page)
+{
+    static const char *const rows[] = {"fp", "fp+prefix", "initialised", "+training"};
+    char row[128];
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    shows("<td>scheme</td><td>W4A4KV4-static (prefixquant), seed 2</td>");
+    for (int i = 0; i < 4; i++) {
+        double ppl = e2e_row("r", rows[i]);
+        snprintf(row, sizeof row, "<tr><td>%s</td><td class=\"n\">%.4f</td><td class=\"n\">%.4f</td></tr>", rows[i], ppl,
+                 log(ppl / e2e_row("r", "fp")));
+        shows(row);
+    }
+    shows("<summary>config.yaml, every key</summary>");
+    shows("<summary>manifest.json</summary>");
 }
 END_TEST
 
@@ -134,6 +197,34 @@ START_TEST(several_runs_share_a_page)
 }
 END_TEST
 
+/* How often a file was opened since the watch was set; opening and closing take turns, or the kernel would make one of
+ * several. */
+static int opened(int watch)
+{
+    char events[8192] __attribute__((aligned(8)));
+    ssize_t len = read(watch, events, sizeof events);
+    int n = 0;
+    for (char *at = events; at < events + len;) {
+        const struct inotify_event *e = (const struct inotify_event *)at;
+        n += (e->mask & IN_OPEN) != 0;
+        at += sizeof *e + e->len;
+    }
+    return n;
+}
+
+/* rows.json is read for its hash alone. */
+START_TEST(every_run_is_read_once)
+{
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    ck_assert_int_ge(watch, 0);
+    e2e_copy_tree("r", "s");
+    ck_assert_int_ge(inotify_add_watch(watch, "s/rows.json", IN_OPEN | IN_CLOSE), 0);
+    e2e_brick(0, "report r s --out both");
+    ck_assert_int_eq(opened(watch), 1);
+    close(watch);
+}
+END_TEST
+
 START_TEST(a_page_needs_nothing_from_elsewhere)
 {
     e2e_brick(0, "report r");
@@ -143,18 +234,6 @@ START_TEST(a_page_needs_nothing_from_elsewhere)
     hides("@import");
     ck_assert_int_eq(count("http://") + count("https://"), 2 * count("<svg")); /* the names of SVG's namespaces */
     shows("default-src 'none'");
-}
-END_TEST
-
-START_TEST(the_steps_of_the_training_are_in_the_picture)
-{
-    e2e_brick(0, "report r");
-    char *script = e2e_text("r/report/gradients.gp"), *at = strstr(script, "$norms << EOD\n");
-    ck_assert_ptr_nonnull(at);
-    int n = 0;
-    for (at = strchr(at, '\n') + 1; strncmp(at, "EOD", 3); at = strchr(at, '\n') + 1) n += *at != '\n';
-    ck_assert_int_eq(n, 2 * 2 * 3); /* blocks, epochs, batches of 2 out of 6 samples */
-    free(script);
 }
 END_TEST
 
@@ -173,11 +252,16 @@ END_TEST
 
 START_TEST(a_run_without_prefix_says_so)
 {
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_ge(count("with prefix</text>"), 3); /* in the pictures of activations */
+    hides("The run has no prefix.");
     e2e_brick(0, "run run.yaml --set prefix.mode=none --out n");
     e2e_brick(0, "report n");
     take_page("n/report");
     shows("The run has no prefix.");
     hides("with prefix</text>");
+    ck_assert_int_eq(count("<svg"), 5);
 }
 END_TEST
 
@@ -241,6 +325,69 @@ START_TEST(what_was_measured_serves_when_the_model_is_gone)
 }
 END_TEST
 
+#define OWN_TEXT "--set data.detection.text=t.txt --set train.epochs=0 "
+
+/* The text in which the run looked for outlier tokens is not that text any more. */
+START_TEST(another_text_is_not_measured_as_the_run_s)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml " OWN_TEXT "--out own");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    take_page("own/report");
+    shows("t.txt is not the text of the run any more");
+    ck_assert_int_eq(count("<svg"), 0);
+}
+END_TEST
+
+/* A run with no need to look for them has read the text as another set. */
+START_TEST(a_text_that_was_read_for_training_is_known)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml --set data.detection.text=t.txt --set data.training.text=t.txt --set prefix.mode=none --out own");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    take_page("own/report");
+    shows("t.txt is not the text of the run any more");
+}
+END_TEST
+
+START_TEST(what_was_measured_serves_when_the_text_has_changed)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml " OWN_TEXT "--out own");
+    e2e_brick(0, "report own");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    e2e_silent("original: done");
+    take_page("own/report");
+    ck_assert_int_eq(count("<svg"), 3);
+}
+END_TEST
+
+/* A text that the run never read has no hash in its manifest: what was measured is of the bytes of then. */
+START_TEST(a_changed_text_that_the_run_did_not_read_is_measured_again)
+{
+    e2e_copy_tree("../m/train.txt", "t.txt");
+    e2e_brick(0, "run run.yaml " OWN_TEXT "--set prefix.mode=none --out own");
+    e2e_brick(0, "report own");
+    e2e_said("original: done");
+    e2e_append("t.txt", "One line more.\n");
+    e2e_brick(0, "report own");
+    e2e_said("original: done");
+}
+END_TEST
+
+/* Two builds of a version may compute differently. */
+START_TEST(another_build_measures_again)
+{
+    e2e_brick(0, "report r");
+    e2e_other_build();
+    e2e_brick(0, "report r");
+    e2e_said("original: done");
+}
+END_TEST
+
 /* --- what was fitted --- */
 
 #define FITTED "--set train.epochs=0 --set prefix.mode=none --set data.statistics.samples=2 --set data.statistics.seqlen=32"
@@ -301,8 +448,25 @@ START_TEST(a_fit_without_its_numbers_is_a_sentence)
     e2e_brick(0, "report f");
     take_page("f/report");
     shows("there is no fit.json");
-    e2e_write("f/fit.json", "{\"awq\": [{\"block\": 9e15}, 7], \"offq\": 3, \"losses\": [null, \"x\"]}");
+}
+END_TEST
+
+START_TEST(a_damaged_fit_gives_no_numbers)
+{
+    e2e_brick(0, "run run.yaml --set method=smoothquant " FITTED " --out f");
+    e2e_write("f/fit.json", "{\"awq\": [{\"block\": 9e15}, 7], \"offq\": 3, \"losses\": [null, \"x\"], \"errors\": {}}");
     e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("fit.json does not hold what it should: offq.");
+    shows("fit.json does not hold what it should: errors.");
+    hides("directions");
+    shows("<td>loss, 2 epochs</td><td class=\"n\">\xe2\x80\x93</td><td class=\"n\">\xe2\x80\x93</td><td class=\"n\">\xe2\x80\x93</td>");
+    shows("<th class=\"n\">attn_in</th>"); /* AWQ's table, */
+    hides("<tr><td class=\"n\">0</td>");     /* with no row */
+    e2e_write("f/fit.json", "{\"awq\": ");
+    e2e_brick(0, "report f");
+    take_page("f/report");
+    shows("f/fit.json: ");
 }
 END_TEST
 
@@ -325,9 +489,25 @@ START_TEST(metrics_that_are_no_metrics_are_a_sentence)
     e2e_brick(0, "report r");
     take_page("r/report");
     ck_assert_int_eq(count("<svg"), 3);
+    ck_assert_int_eq(count("metrics.jsonl holds no epoch of the training."), 2); /* losses and gradients */
 }
 END_TEST
 
+/* A finished run has trained: its epochs are lost, not to come. */
+START_TEST(lost_metrics_of_a_finished_run_are_a_sentence)
+{
+    e2e_remove("r/metrics.jsonl");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_eq(count("metrics.jsonl holds no epoch of the training."), 2);
+    e2e_remove("r/summary.json");
+    e2e_brick(0, "report r");
+    take_page("r/report");
+    ck_assert_int_eq(count("No epoch of the training is finished yet."), 2);
+}
+END_TEST
+
+/* What can be drawn of them is, the rest left out. */
 START_TEST(numbers_of_any_size_are_drawn)
 {
     e2e_write("r/metrics.jsonl",
@@ -337,6 +517,18 @@ START_TEST(numbers_of_any_size_are_drawn)
     e2e_brick(0, "report r");
     take_page("r/report");
     ck_assert_int_eq(count("<svg"), 5);
+    drawn *d = drawn_read("r/report/losses.gp");
+    const drawn_curve *during = drawn_titled(&d->plot[0], "each epoch"), *before = drawn_titled(&d->plot[0], "before");
+    ck_assert_uint_eq(during->rows->n, 2);
+    ck_assert(isnan(drawn_at(during, 0, 1)) && isnan(drawn_at(during, 1, 1)));
+    ck_assert(drawn_at(before, 0, 1) > 0 && drawn_at(before, 1, 1) > 0);
+    drawn_free(d);
+    d = drawn_read("r/report/gradients.gp");
+    const drawn_curve *norms = &d->plot[0].curve[0];
+    ck_assert_uint_eq(norms->rows->n, 1);
+    ck_assert_double_eq_tol(drawn_at(norms, 0, 0), 1, 1e-3);
+    ck_assert_double_eq(drawn_at(norms, 0, 1), 1e-290);
+    drawn_free(d);
 }
 END_TEST
 
@@ -478,6 +670,56 @@ START_TEST(a_page_of_somebody_else_is_not_overwritten)
     char *text = e2e_text("site/index.html");
     ck_assert_str_eq(text, "<html>mine</html>");
     free(text);
+}
+END_TEST
+
+/* Names that a report would write, and those that it would remove as pictures that are gone. */
+START_TEST(files_of_somebody_else_stay)
+{
+    static const char *const mine[] = {"site/maxima.svg", "site/losses.png", "site/notes.txt"};
+    ck_assert_int_eq(mkdir("site", 0777), 0);
+    e2e_remove("r/metrics.jsonl"); /* no picture of losses */
+    for (int i = 0; i < 3; i++) {
+        e2e_write(mine[i], "mine");
+        e2e_brick(2, "report r --out site");
+        e2e_said(mine[i] + strlen("site/"));
+        e2e_said("give another --out");
+        absent("site/index.html");
+        char *text = e2e_text(mine[i]);
+        ck_assert_str_eq(text, "mine");
+        free(text);
+        e2e_remove(mine[i]);
+    }
+    e2e_brick(0, "report r --out site"); /* empty */
+}
+END_TEST
+
+START_TEST(a_run_s_own_folder_is_no_place_for_its_page)
+{
+    char *before = e2e_listing("r");
+    e2e_brick(2, "report r --out r");
+    char *after = e2e_listing("r");
+    ck_assert_str_eq(before, after);
+    free(before);
+    free(after);
+}
+END_TEST
+
+/* What it has written is known as its own although there is no whole page yet. */
+START_TEST(an_interrupted_report_is_made_again)
+{
+    e2e_stop_at("rename:5", SIGKILL);
+    e2e_brick(128 + SIGKILL, "report r --out both");
+    e2e_stop_at(NULL, 0);
+    exists("both/maxima.gp");
+    take_page("both");
+    shows("This report is not finished");
+    e2e_brick(0, "report r --out both");
+    take_page("both");
+    ck_assert_int_eq(count("<svg"), 5);
+    hides("This report is not finished");
+    absent("r/report/index.html"); /* there is only what was measured */
+    e2e_brick(0, "report r");
 }
 END_TEST
 
@@ -649,53 +891,68 @@ int main(void)
     tcase_add_test(t, a_folder_that_is_no_run_is_refused);
     tcase_add_test(t, without_gnuplot_it_says_how_to_install_it);
     suite_add_tcase(s, t);
+    const TTest *const draw[] = {
+        a_finished_run_has_all_its_pictures,
+        the_table_of_a_run_is_on_its_page,
+        a_report_is_the_same_every_time,
+        several_runs_share_a_page,
+        every_run_is_read_once,
+        a_page_needs_nothing_from_elsewhere,
+        an_unfinished_run_is_shown_as_it_is,
+        a_run_without_prefix_says_so,
+        a_run_without_training_says_so,
+        files_of_a_picture_that_is_gone_go_too,
+        without_its_model_the_rest_of_a_run_is_shown,
+        another_model_is_not_measured_as_the_run_s,
+        what_was_measured_serves_when_the_model_is_gone,
+        another_text_is_not_measured_as_the_run_s,
+        a_text_that_was_read_for_training_is_known,
+        what_was_measured_serves_when_the_text_has_changed,
+        a_changed_text_that_the_run_did_not_read_is_measured_again,
+        another_build_measures_again,
+        damaged_metrics_are_shown_up_to_the_damage,
+        metrics_that_are_no_metrics_are_a_sentence,
+        lost_metrics_of_a_finished_run_are_a_sentence,
+        numbers_of_any_size_are_drawn,
+        a_damaged_summary_is_a_sentence,
+        a_file_that_was_changed_is_named,
+        a_damaged_config_is_shown_as_it_stands,
+        damaged_measurements_are_measured_again,
+        measurements_without_content_are_a_sentence,
+        a_run_that_fits_nothing_speaks_of_no_fit,
+        concentration_of_offq_is_on_the_page,
+        ratios_of_awq_are_a_row_for_each_block,
+        losses_of_a_learned_rotation_are_on_the_page,
+        a_fit_without_its_numbers_is_a_sentence,
+        a_damaged_fit_gives_no_numbers,
+        hostile_strings_stay_strings,
+        hostile_tokens_stay_tokens,
+        a_page_of_somebody_else_is_not_overwritten,
+        files_of_somebody_else_stay,
+        a_run_s_own_folder_is_no_place_for_its_page,
+        an_interrupted_report_is_made_again,
+        a_sweep_over_two_axes_has_lines_and_a_map,
+        what_brick_sweep_writes_is_shown,
+        seeds_are_averaged,
+        points_that_differ_late_are_not_averaged,
+        a_point_that_failed_with_numbers_is_not_ranked,
+        a_sweep_of_many_axes_keeps_its_points_apart,
+        a_sweep_without_results_says_so,
+        hostile_axes_stay_axes};
+    enum { DRAW = sizeof draw / sizeof draw[0] };
+    int failed = 0;
     if (drawing()) {
         t = tcase_create("report");
         tcase_set_timeout(t, 60);
         tcase_add_unchecked_fixture(t, begin, e2e_end);
         tcase_add_checked_fixture(t, enter, leave);
-        tcase_add_test(t, a_finished_run_has_all_its_pictures);
-        tcase_add_test(t, a_report_is_the_same_every_time);
-        tcase_add_test(t, several_runs_share_a_page);
-        tcase_add_test(t, a_page_needs_nothing_from_elsewhere);
-        tcase_add_test(t, the_steps_of_the_training_are_in_the_picture);
-        tcase_add_test(t, an_unfinished_run_is_shown_as_it_is);
-        tcase_add_test(t, a_run_without_prefix_says_so);
-        tcase_add_test(t, a_run_without_training_says_so);
-        tcase_add_test(t, files_of_a_picture_that_is_gone_go_too);
-        tcase_add_test(t, without_its_model_the_rest_of_a_run_is_shown);
-        tcase_add_test(t, another_model_is_not_measured_as_the_run_s);
-        tcase_add_test(t, what_was_measured_serves_when_the_model_is_gone);
-        tcase_add_test(t, damaged_metrics_are_shown_up_to_the_damage);
-        tcase_add_test(t, metrics_that_are_no_metrics_are_a_sentence);
-        tcase_add_test(t, numbers_of_any_size_are_drawn);
-        tcase_add_test(t, a_damaged_summary_is_a_sentence);
-        tcase_add_test(t, a_file_that_was_changed_is_named);
-        tcase_add_test(t, a_damaged_config_is_shown_as_it_stands);
-        tcase_add_test(t, damaged_measurements_are_measured_again);
-        tcase_add_test(t, measurements_without_content_are_a_sentence);
-        tcase_add_test(t, a_run_that_fits_nothing_speaks_of_no_fit);
-        tcase_add_test(t, concentration_of_offq_is_on_the_page);
-        tcase_add_test(t, ratios_of_awq_are_a_row_for_each_block);
-        tcase_add_test(t, losses_of_a_learned_rotation_are_on_the_page);
-        tcase_add_test(t, a_fit_without_its_numbers_is_a_sentence);
-        tcase_add_test(t, hostile_strings_stay_strings);
-        tcase_add_test(t, hostile_tokens_stay_tokens);
-        tcase_add_test(t, a_page_of_somebody_else_is_not_overwritten);
-        tcase_add_test(t, a_sweep_over_two_axes_has_lines_and_a_map);
-        tcase_add_test(t, what_brick_sweep_writes_is_shown);
-        tcase_add_test(t, seeds_are_averaged);
-        tcase_add_test(t, points_that_differ_late_are_not_averaged);
-        tcase_add_test(t, a_point_that_failed_with_numbers_is_not_ranked);
-        tcase_add_test(t, a_sweep_of_many_axes_keeps_its_points_apart);
-        tcase_add_test(t, a_sweep_without_results_says_so);
-        tcase_add_test(t, hostile_axes_stay_axes);
+        for (int i = 0; i < DRAW; i++) tcase_add_test(t, draw[i]);
         suite_add_tcase(s, t);
-    } else
-        puts("SKIPPED: the tests that draw, since gnuplot is not installed (scripts/setup.sh test)");
+    } else if (e2e_skipped(DRAW, "gnuplot is not installed (scripts/setup.sh test)"))
+        failed = DRAW;
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
+    failed += srunner_ntests_failed(r);
     srunner_free(r);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

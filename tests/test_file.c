@@ -200,6 +200,23 @@ START_TEST(rename_moves_and_reports)
 }
 END_TEST
 
+START_TEST(an_entry_that_is_none_of_ours_is_found)
+{
+    static const char *const ours[] = {"a", "b", NULL};
+    char found[8];
+    ck_assert_int_eq(bk_dir_other(dir, ours, found, sizeof found, &err), BK_OK);
+    ck_assert_str_eq(found, "");
+    write_text(at("a"), "");
+    write_text(at("b"), "");
+    ck_assert_int_eq(bk_dir_other(dir, ours, found, sizeof found, &err), BK_OK);
+    ck_assert_str_eq(found, "");
+    write_text(at(".abcdefghi"), "");
+    ck_assert_int_eq(bk_dir_other(dir, ours, found, sizeof found, &err), BK_OK);
+    ck_assert_str_eq(found, ".abcdef");
+    ck_assert_int_eq(bk_dir_other(at("a"), ours, found, sizeof found, &err), BK_EIO);
+}
+END_TEST
+
 START_TEST(join_puts_one_slash)
 {
     const char *const table[][3] = {{"a", "b", "a/b"}, {"a/", "b", "a/b"}, {"", "b", "b"}, {"/", "b", "/b"}};
@@ -243,6 +260,7 @@ int main(void)
     tcase_add_test(c, folders_are_made_and_removed_without_following_links);
     tcase_add_test(c, rename_moves_and_reports);
     tcase_add_test(c, join_puts_one_slash);
+    tcase_add_test(c, an_entry_that_is_none_of_ours_is_found);
     tcase_add_test(c, sha256_of_known_texts);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);

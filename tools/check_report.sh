@@ -29,18 +29,21 @@ YAML
 cp -R run unfinished
 rm unfinished/summary.json
 
-# Points as brick sweep writes them: two axes, one point without a result.
-mkdir sweep
-for epochs in 1 3 6; do
-    for lr in 0.0001 0.0004642 0.002154 0.01; do
-        awk -v e="$epochs" -v lr="$lr" 'BEGIN {
-            gap = 0.1 / e + 0.02 * (log(lr) / log(10) + 2.7) ^ 2; done = !(e == 6 && lr == 0.01)
-            printf "{\"point\": \"epochs=%s,lr_quant=%s\", \"train.epochs\": %s, \"train.lr_quant\": %s, \"status\": \"%s\", ", e, lr, e, lr, done ? "done" : "failed"
-            if (done) printf "\"ppl_fp\": 8, \"ppl_init\": 11, \"ppl_final\": %.6f, \"gap\": %.6f, \"message\": null}\n", 8 * exp(gap), gap
-            else print "\"ppl_fp\": null, \"ppl_init\": null, \"ppl_final\": null, \"gap\": null, \"message\": \"exit code 4\"}"
-        }' >>sweep/results.jsonl
-    done
-done
+# Two axes; points that are dropped after the first block have no result.
+cat >sweep.yaml <<'YAML'
+base: run.yaml
+set: {evaluate: [ppl]}
+grid:
+  train.epochs: [1, 3, 6]
+  train.lr_quant: [0.0001, 0.0004642, 0.002154, 0.01]
+halving: {blocks: [1], keep: 0.8}
+YAML
+"$brick" sweep sweep.yaml --out sweep 2>/dev/null >&2
+if [ "$(grep -c '"status": "done"' sweep/results.jsonl)" -lt 6 ] || ! grep -q '"status": "stopped"' sweep/results.jsonl; then
+    echo "check_report: the sweep has not both points with a result and points without"
+    cat sweep/results.jsonl
+    exit 1
+fi
 
 "$brick" report run 2>/dev/null
 "$brick" report unfinished 2>/dev/null
