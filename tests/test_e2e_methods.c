@@ -140,7 +140,7 @@ static const struct {
 } made_of[] = {
     {"prefixquant", "", "", false, true, {NO_PREFIX, NO_SEARCH, NO_TRAINING, NO_R1, NO_R2, NO_R3, NO_R4}},
     {"offq", "r1 down_order down_signs", "\"down_group\": 32", true, false,
-     {NO_BASIS, NO_GPTQ, NO_R2, NO_R3, WITHOUT("rotation.r2_per_head", "false"), WITHOUT("rotation.r4_group", "0")}},
+     {NO_BASIS, NO_GPTQ, NO_R2, NO_R3, WITHOUT("rotation.r2_per_head", "false"), WITHOUT("rotation.r4_group", "96")}},
     {"quarot", "", "", false, false, {NO_R1, NO_R2, NO_R3, NO_R4, WITHOUT("quant.weight.step", "full"), WITHOUT("quant.activation.step", "full"),
                                       WITHOUT("quant.key.step", "full"), WITHOUT("quant.value.step", "full")}},
     {"spinquant", "r1", "\"losses\"", true, false, {NO_BASIS, NO_GPTQ}},
@@ -219,12 +219,12 @@ END_TEST
 
 /* Keys of a fit that change what is fitted, and at last one that says nothing about it. */
 static const struct {
-    const char *method, *keys[12], *idle;
+    const char *method, *keys[14], *idle;
 } fits[] = {
     {"offq", {"offq.scope=sequence", "offq.rows=all", "offq.tail=0.5", "offq.score=variance", "offq.zigzag=true", "offq.spread=gaussian", "offq.keys=on",
-              "offq.group=16", "rotation.r4_group=16", "seed=5"}, "offq.spikiness=3"},
+              "offq.sites=mlp", "offq.alike=true", "quant.activation.group=16 --set offq.group=32", "rotation.r4_group=96", "seed=5"}, "offq.spikiness=3"},
     {"offq", {"offq.spikiness=2"}, "offq.keys=off"}, /* keys of the made model have 2.5 */
-    {"spinquant", {"spin.steps=3", "spin.batch=1", "spin.seqlen=16", "spin.lr=0.1", "spin.momentum=0.5", "spin.clip_grad=0.01", "spin.weight_bits=4",
+    {"spinquant", {"spin.steps=3", "spin.batch=1", "spin.seqlen=16", "spin.lr=0.1", "spin.momentum=0.5", "spin.clip_grad=0.01", "spin.weights=full",
                    "spin.r2=true", "seed=5"}, "norm_rotation.lr=0.1"},
     {"dfrot", {"norm_rotation.rows=40", "norm_rotation.rounds=2", "seed=5"}, "norm_rotation.epochs=1"},
     {"dartquant", {"norm_rotation.rows=40", "norm_rotation.epochs=1", "norm_rotation.batch=8", "norm_rotation.lr=0.1", "norm_rotation.momentum=0.5",
@@ -555,7 +555,7 @@ static const struct {
     {"offq", "", NULL},
     {"offq", "--set offq.rows=all --set offq.score=variance --set offq.keys=on", NULL},
     {"spinquant", "", NULL},
-    {"spinquant", "--set spin.r2=true --set spin.weight_bits=4", NULL},
+    {"spinquant", "--set spin.r2=true --set spin.weights=rounded", NULL},
     {"smoothquant", "", NULL},
     {"awq", "", NULL},
     {"dfrot", "", "--set data.statistics.samples: 8 rows of all norms do not tell a rotation of 64 channels"},
