@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,6 +103,28 @@ static bk_status sync_folder_of(const char *path, bk_error *err)
     return status;
 }
 
+/* *fd: the file at PATH, held against other writers, who would write into it or rename it half written: as long as it is open, and no longer if its
+ * owner dies. File systems without locks are taken as they are. */
+static bk_status open_alone(const char *path, int *fd, bk_error *err)
+{
+    struct stat held, there;
+    for (;;) {
+        *fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (*fd < 0) return bk_fail_errno(err, "%s: cannot create", path);
+        bool busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (busy) {
+            close(*fd);
+            return bk_fail(err, BK_EINVAL, "%s: another process is writing this file", path);
+        }
+        /* What was locked may have got its final name meanwhile. */
+        if (fstat(*fd, &held) == 0 && stat(path, &there) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev) break;
+        close(*fd);
+    }
+    if (ftruncate(*fd, 0) == 0) return BK_OK;
+    close(*fd);
+    return bk_fail_errno(err, "%s: cannot empty", path);
+}
+
 bk_status bk_writer_open(bk_writer *w, const char *path, bk_error *err)
 {
     *w = (bk_writer){.fd = -1};
@@ -114,9 +137,9 @@ bk_status bk_writer_open(bk_writer *w, const char *path, bk_error *err)
         bk_writer_abort(w);
         return no_memory(err, path);
     }
-    w->fd = open(w->partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (w->fd >= 0) return BK_OK;
-    bk_status status = bk_fail_errno(err, "%s: cannot create", w->partial);
+    bk_status status = open_alone(w->partial, &w->fd, err);
+    if (!status) return BK_OK;
+    w->fd = -1;
     free(w->partial);
     w->partial = NULL; /* what stands there is not ours to remove */
     bk_writer_abort(w);
@@ -134,28 +157,28 @@ bk_status bk_writer_put(bk_writer *w, const void *data, size_t n, bk_error *err)
     return BK_OK;
 }
 
+/* Closing comes last: it frees the name for other writers. */
 bk_status bk_writer_commit(bk_writer *w, bk_error *err)
 {
     bk_status status = BK_OK;
-    int fd = w->fd;
-    w->fd = -1;
-    if (fsync(fd) != 0 && errno != EINVAL) status = bk_fail_errno(err, "%s: cannot sync", w->partial);
-    if (close(fd) != 0 && status == BK_OK) status = bk_fail_errno(err, "%s: cannot close", w->partial);
-    if (status == BK_OK && rename(w->partial, w->path) != 0)
-        status = bk_fail_errno(err, "%s: cannot rename to %s", w->partial, w->path);
+    if (fsync(w->fd) != 0 && errno != EINVAL) status = bk_fail_errno(err, "%s: cannot sync", w->partial);
+    if (status == BK_OK && rename(w->partial, w->path) != 0) status = bk_fail_errno(err, "%s: cannot rename to %s", w->partial, w->path);
     if (status == BK_OK) {
         free(w->partial);
         w->partial = NULL;
-        status = sync_folder_of(w->path, err);
+        int fd = w->fd;
+        w->fd = -1;
+        if (close(fd) != 0) status = bk_fail_errno(err, "%s: cannot close", w->path);
     }
+    if (status == BK_OK) status = sync_folder_of(w->path, err);
     bk_writer_abort(w);
     return status;
 }
 
 void bk_writer_abort(bk_writer *w)
 {
-    if (w->fd >= 0 && w->path) close(w->fd);
     if (w->partial) unlink(w->partial);
+    if (w->fd >= 0 && w->path) close(w->fd);
     free(w->partial);
     free(w->path);
     *w = (bk_writer){.fd = -1};

@@ -21,7 +21,8 @@ bk_status bk_file_read(const bk_file *f, uint64_t offset, void *dst, size_t n, b
 /* The whole file, malloc'd, NUL-terminated; longer than `limit` is BK_EFORMAT. */
 bk_status bk_file_slurp(const char *path, size_t limit, char **text, size_t *len, bk_error *err) BK_MUST_USE;
 
-/* A file written as PATH.partial and renamed to PATH by commit, after fsync of file and folder; abort (or a failed commit) removes it. */
+/* A file written as PATH.partial and renamed to PATH by commit, after fsync of file and folder; abort (or a failed commit) removes it. One process
+ * (and one writer in it) at a time: BK_EINVAL for the others. */
 typedef struct bk_writer {
     int fd;
     char *path, *partial;

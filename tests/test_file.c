@@ -112,6 +112,24 @@ START_TEST(writer_shows_nothing_before_commit)
 }
 END_TEST
 
+START_TEST(a_file_has_one_writer_at_a_time)
+{
+    bk_writer first, second;
+    for (int keep = 0; keep < 2; keep++) {
+        ck_assert_int_eq(bk_writer_open(&first, at("f"), &err), BK_OK);
+        ck_assert_int_eq(bk_writer_open(&second, at("f"), &err), BK_EINVAL);
+        ck_assert_ptr_nonnull(strstr(err.msg, "another process is writing this file"));
+        bk_error_clear(&err);
+        ck_assert_int_eq(bk_writer_put(&first, "first", 5, &err), BK_OK);
+        if (keep) ck_assert_int_eq(bk_writer_commit(&first, &err), BK_OK);
+        else bk_writer_abort(&first);
+        ck_assert_int_eq(bk_writer_open(&second, at("f"), &err), BK_OK);
+        ck_assert_int_eq(bk_writer_put(&second, "2", 1, &err), BK_OK);
+        ck_assert_int_eq(bk_writer_commit(&second, &err), BK_OK);
+    }
+}
+END_TEST
+
 START_TEST(abort_keeps_the_old_file)
 {
     write_text(at("f"), "old");
@@ -253,6 +271,7 @@ int main(void)
     tcase_add_test(c, read_is_bounded_by_the_size);
     tcase_add_test(c, slurp_terminates_and_keeps_the_limit);
     tcase_add_test(c, writer_shows_nothing_before_commit);
+    tcase_add_test(c, a_file_has_one_writer_at_a_time);
     tcase_add_test(c, abort_keeps_the_old_file);
     tcase_add_test(c, writer_refuses_what_is_no_file);
     tcase_add_test(c, file_size_limit_is_enospc_and_keeps_the_old_file);
