@@ -52,6 +52,8 @@ static bk_status status_of_errno(int e)
     case ENOSPC:
     case EDQUOT:
     case EFBIG: return BK_ENOSPC;
+    case EMFILE:
+    case ENFILE:
     case ENOMEM: return BK_ENOMEM;
     default: return BK_EIO;
     }
@@ -67,7 +69,7 @@ bk_status bk_fail_errno(bk_error *err, const char *fmt, ...)
     record(err, code, fmt, ap);
     va_end(ap);
     size_t n = strlen(err->msg);
-    snprintf(err->msg + n, sizeof err->msg - n, ": %s", strerror(e));
+    snprintf(err->msg + n, sizeof err->msg - n, ": %s%s", strerror(e), e == EMFILE ? " (ulimit -n raises their number)" : "");
     make_printable(err->msg);
     return code;
 }

@@ -190,7 +190,7 @@ bk_status bk_score(bk_ctx *ctx, const bk_source *src, const bk_stream *s, const 
     out->tokens = bk_stream_samples(s) * (bk_stream_tokens(s) - 1);
     out->nll = nll / (double)out->tokens;
     out->ppl = exp(out->nll);
-    return isfinite(out->ppl) ? BK_OK : bk_fail(err, BK_ENUMERIC, "the perplexity is not finite");
+    return isfinite(out->ppl) ? BK_OK : bk_fail(err, BK_ENUMERIC, "the perplexity is not finite: the mean loss of a token is %g", out->nll);
 }
 
 static bk_status logits(bk_ctx *ctx, const bk_head *h, const float *host, int64_t n, float *out, bk_error *err)

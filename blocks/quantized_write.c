@@ -104,7 +104,7 @@ static bk_status declare(shard *s)
     return BK_OK;
 }
 
-#define CHUNK 16384
+#define CHUNK 4096
 
 static bk_status put_real(shard *s, const char *name, const bk_tensor *t)
 {

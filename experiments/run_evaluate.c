@@ -94,8 +94,8 @@ static bk_status add_row(bk_run *r, bk_stage_kind kind, const char *name, row_fn
     double ppl;
     BK_TRY(known_row(r, name, &ppl, err));
     bool known = !isnan(ppl);
-    if (!known && kind < BK_STAGE_KINDS) BK_TRY(share(r, kind, name, fn, &ppl, err));
-    else if (!known) BK_TRY(compute(r, name, fn, &ppl, err));
+    bk_status st = known ? BK_OK : kind < BK_STAGE_KINDS ? share(r, kind, name, fn, &ppl, err) : compute(r, name, fn, &ppl, err);
+    if (st) return bk_error_prefix(err, "row %s of %s on %s", name, r->cfg.model, r->cfg.data.evaluation.text);
     snprintf(r->row[r->n_rows].name, sizeof r->row[0].name, "%s", name);
     r->row[r->n_rows++].ppl = ppl;
     if (out) *out = ppl;

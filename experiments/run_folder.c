@@ -198,7 +198,7 @@ static bk_status check_foreign(const bk_run *r, bk_error *err)
     char other[61];
     BK_TRY(bk_dir_other(r->dir, ours, other, sizeof other, err));
     if (!*other) return BK_OK;
-    return bk_fail(err, BK_EINVAL, "%s is no run folder and not empty (%s is there); give another --out", r->dir, other);
+    return bk_fail(err, BK_EINVAL, "%s has no manifest.json, so it is no run folder, and is not empty (%s is there): give another --out, or remove it if it was a run", r->dir, other);
 }
 
 /* The files of a finished run are read through. One that is no more what it was makes the run unfinished, if it is to be resumed. */
