@@ -1,5 +1,5 @@
 /* What a page says about a sweep: its points ranked, lines over one axis, a heat map over two. All from results.jsonl: a
- * flat object per point, in which the keys of a config are the axes. */
+ * flat object per point, in which the keys of a config are the axes, options of quantizers that are not loaded here too. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ bool bk_report_is_sweep(const char *dir)
 
 static void value_text(const bk_json *v, char text[BK_REPORT_TEXT])
 {
-    const char *s = bk_json_str(v, NULL);
+    const char *s = bk_json_kind_of(v) == BK_JSON_NULL ? "-" : bk_json_str(v, NULL); /* an option of another quantizer */
     double x = bk_json_num(v, NAN);
     char *dumped = s || isfinite(x) ? NULL : bk_json_dump(v, 0);
     if (isfinite(x))
@@ -84,12 +84,32 @@ static bk_status read_axis(bk_report_sweep *s, const char *key, bk_error *err)
     return BK_OK;
 }
 
+/* Columns of results have no dot in their names; keys without one are none of a plugin's. */
+static bool names_axis(const bk_report_sweep *s, const char *key)
+{
+    for (int a = 0; a < s->n_axes; a++)
+        if (!strcmp(s->axis[a].key, key)) return false;
+    return strchr(key, '.') || bk_key_find(key) >= 0;
+}
+
+/* A row can have an axis that those before it lack, where files of several sweeps were joined. */
+static bk_status read_axes_of(bk_report_sweep *s, const bk_json *row, bk_error *err)
+{
+    for (void *it = bk_json_first(row); it; it = bk_json_next(row, it)) {
+        if (!names_axis(s, bk_json_key(it))) continue;
+        if (s->n_axes < BK_REPORT_AXES)
+            BK_TRY(read_axis(s, bk_json_key(it), err));
+        else if (!*s->why)
+            snprintf(s->why, sizeof s->why, "results.jsonl has more than %d axes; points that differ in others are averaged.",
+                     BK_REPORT_AXES);
+    }
+    return BK_OK;
+}
+
 static bk_status read_axes(bk_report_sweep *s, bk_error *err)
 {
-    const bk_json *first = bk_json_at(s->rows, 0);
     s->seed = s->across = s->lines = -1;
-    for (void *it = bk_json_first(first); it; it = bk_json_next(first, it))
-        if (bk_key_find(bk_json_key(it)) >= 0 && s->n_axes < BK_REPORT_AXES) BK_TRY(read_axis(s, bk_json_key(it), err));
+    for (size_t i = 0; i < bk_json_size(s->rows); i++) BK_TRY(read_axes_of(s, bk_json_at(s->rows, i), err));
     for (int a = 0; a < s->n_axes; a++) { /* the longest across, the next one in lines */
         if (a == s->seed || s->axis[a].n < 2) continue;
         if (s->across < 0 || s->axis[a].n > s->axis[s->across].n) {

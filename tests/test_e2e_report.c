@@ -793,6 +793,27 @@ START_TEST(seeds_are_averaged)
 }
 END_TEST
 
+/* The program that reports need not have loaded the plugin whose options were swept. */
+START_TEST(options_of_a_plugin_that_is_not_loaded_are_axes)
+{
+    char rows[4000] = "", axes[100];
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    for (int k = 0; k < 3; k++) {
+        snprintf(axes, sizeof axes, "\"quant.weight.odd_one.shift\": %g", 0.25 * k);
+        put_row(rows, sizeof rows, axes, "done", 0.5 + 0.1 * k);
+    }
+    put_row(rows, sizeof rows, "\"quant.weight.odd_one.shift\": 0.5, \"quant.weight.odd_one.more\": 3", "done", 1.5);
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("<th>quant.weight.odd_one.shift</th><th>quant.weight.odd_one.more</th>");
+    shows("<td>0.25</td><td>-</td><td class=\"n\">0.6000</td><td class=\"n\">0.6000</td>");
+    shows("<td>0.5</td><td>3</td><td class=\"n\">1.5000</td>"); /* an axis that other rows lack */
+    hides("standard deviation");
+    ck_assert_int_eq(count("<svg"), 2);
+}
+END_TEST
+
 /* Numbers of a model in which nothing was trained. */
 START_TEST(a_point_that_failed_with_numbers_is_not_ranked)
 {
@@ -935,6 +956,7 @@ int main(void)
         what_brick_sweep_writes_is_shown,
         seeds_are_averaged,
         points_that_differ_late_are_not_averaged,
+        options_of_a_plugin_that_is_not_loaded_are_axes,
         a_point_that_failed_with_numbers_is_not_ranked,
         a_sweep_of_many_axes_keeps_its_points_apart,
         a_sweep_without_results_says_so,
