@@ -188,12 +188,32 @@ START_TEST(several_runs_share_a_page)
     e2e_brick(0, "report r s --out both");
     take_page("both");
     ck_assert_int_eq(count("<svg"), 10);
-    shows("<td>r</td><td>W4A4KV4-static</td><td class=\"n\">2</td>"); /* the table of all runs */
-    shows("<td>s</td><td>W4A4KV4-static</td><td class=\"n\">2</td>");
+    shows("<td>r</td><td>W4A4KV4-static</td><td>prefixquant</td><td>the scheme&#39;s</td><td class=\"n\">2</td>"); /* the table of all runs */
+    shows("<td>s</td><td>W4A4KV4-static</td><td>prefixquant</td><td>the scheme&#39;s</td><td class=\"n\">2</td>");
     exists("both/r1_maxima.png");
     exists("both/r2_maxima.png");
     ck_assert_int_eq(
         system("grep -o \" id=['\\\"][^'\\\"]*\" both/index.html | tr '\\\"' \"'\" | sort | uniq -d | grep -q ."), 256);
+}
+END_TEST
+
+/* Two runs of one scheme are told apart by what is not the scheme's. */
+START_TEST(quantizers_that_are_not_the_scheme_s_are_named)
+{
+    e2e_brick(0, "run run.yaml --set train.epochs=0 --set quant.weight.quantizer=lwc --set quant.weight.lwc.start=3.5 --out h");
+    e2e_brick(0, "report r h --out both");
+    take_page("both");
+    shows("<td>h</td><td>W4A4KV4-static</td><td>prefixquant</td><td>weight.quantizer=lwc, weight.lwc.start=3.5</td>");
+    shows("<td>quantizers</td><td>weight.quantizer=lwc, weight.lwc.start=3.5</td>");
+    shows("<td>quantizers</td><td>the scheme&#39;s</td>");
+    e2e_silent("missing on the page");
+    /* without its plugin a config cannot be read */
+    e2e_replace("h/config.yaml", "quantizer: lwc", "quantizer: far");
+    e2e_replace("h/manifest.json", "\"plugins\": {", "\"plugins\": {\"far\": \"1234\"");
+    e2e_brick(0, "report r h --out both");
+    e2e_said("h: pictures of activations are missing on the page: ");
+    take_page("both");
+    shows("<td>h</td><td>W4A4KV4-static</td><td>?</td><td>far of a plugin</td><td class=\"n\">2</td>");
 }
 END_TEST
 
@@ -564,6 +584,7 @@ START_TEST(a_damaged_config_is_shown_as_it_stands)
     shows("r/config.yaml:");
     shows("model: [&lt;b&gt;");
     shows("Not measured, since config.yaml cannot be read.");
+    e2e_said("r: pictures of activations are missing on the page: ");
 }
 END_TEST
 
@@ -917,6 +938,7 @@ int main(void)
         the_table_of_a_run_is_on_its_page,
         a_report_is_the_same_every_time,
         several_runs_share_a_page,
+        quantizers_that_are_not_the_scheme_s_are_named,
         every_run_is_read_once,
         a_page_needs_nothing_from_elsewhere,
         an_unfinished_run_is_shown_as_it_is,
