@@ -774,6 +774,9 @@ START_TEST(a_sweep_over_two_axes_has_lines_and_a_map)
     exists("s/report/lines.png");
     exists("s/report/map.svg");
     shows("12 points, 11 of them with a result.");
+    shows("The best value of train.epochs, 1, is the smallest tried.");
+    shows("The best value of train.lr_quant, 1e-05, is the smallest tried.");
+    shows("<td>perplexity in full precision</td><td>10.0000</td>");
     shows("Points without a result");
     shows("&lt;i&gt;why&lt;/i&gt;");
     hides("<b>");
@@ -783,13 +786,23 @@ END_TEST
 
 START_TEST(what_brick_sweep_writes_is_shown)
 {
-    e2e_write("s.yaml", "base: run.yaml\ngrid:\n  train.epochs: [0, 1]\n  seed: [1, 2]\n");
+    e2e_write("s.yaml", "base: run.yaml\nset: {train.batch: 1}\ngrid:\n  train.epochs: [0, 1]\n  seed: [1, 2]\n");
     e2e_brick(0, "sweep s.yaml --out s");
     e2e_brick(0, "report s");
     take_page("s/report");
     shows("4 points, 4 of them with a result.");
     shows("<th>train.epochs</th>");
     shows("standard deviation");
+    shows("<td>sweep</td><td>s.yaml</td>");
+    shows("<td>base config</td><td>run.yaml</td>");
+    shows("<td>set</td><td>train.batch=1</td>");
+    shows("<td>train.epochs</td><td>0, 1</td>");
+    shows("<td>model</td><td>../m</td>");
+    shows("<td>scheme</td><td>W4A4KV4-static</td>");
+    shows("<td>seed</td><td>1, 2</td>"); /* an axis, not that of a point */
+    hides("<td>seed</td><td>1</td>");
+    shows("<td>evaluation</td><td>4 windows of 32 tokens of ../m/eval.txt</td>");
+    shows("<td>perplexity in full precision</td>");
     ck_assert_int_eq(count("<svg"), 1);
     e2e_brick(0, "sweep s.yaml --out s"); /* the report does not disturb it */
 }
