@@ -123,12 +123,46 @@ static bk_status read_text(dump_state *s, bk_error *err)
     return bk_samples_windows(&s->text, s->a->seqlen, s->a->windows, &s->samples, err) ? bk_error_prefix(err, "%s", s->a->text) : BK_OK;
 }
 
+/* The config of the run whose quantized model was opened, where it can be read here (a plugin may be missing); NULL without. */
+static bk_run_config *config_of_run(const dump_state *s)
+{
+    char path[BK_PATH_SIZE + 32], *text = NULL;
+    size_t len;
+    bk_run_config *c = NULL;
+    if (!s->lab.quantized) return NULL;
+    snprintf(path, sizeof path, "%s/../config.yaml", bk_model_dir(s->lab.model));
+    if (bk_file_slurp(path, (size_t)1 << 22, &text, &len, NULL)) return NULL;
+    if ((c = calloc(1, sizeof *c)) && bk_run_config_parse(text, len, path, NULL, 0, c, NULL)) {
+        free(c);
+        c = NULL;
+    }
+    free(text);
+    return c;
+}
+
+/* What --rotate is to be for the same rotation with the run's seed; "as quantized" where it cannot be: fitted, or of another kind. */
+static void rotation_text(const bk_run_config *c, char to[32])
+{
+    const bool on[] = {c && c->rotation.r1, c && c->rotation.r2, c && c->rotation.r3, c && c->rotation.r4};
+    char *at = to;
+    if (!c || bk_run_fits(c) || c->rotation.fold_v_bias || (on[1] && c->rotation.r2_per_head) || (on[3] && c->rotation.r4_group)) {
+        strcpy(to, "as quantized");
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        if (on[i]) at += sprintf(at, "%sr%d", at > to ? "," : "", i + 1);
+    if (at == to) strcpy(to, "none");
+    if (on[0] && on[1] && on[2] && on[3]) strcpy(to, "all");
+}
+
 /* All that the values depend on, beside the model: the ids hold what text, tokenizer and the options about texts made. */
-static char *dump_config(const dump_state *s, const char *ids_sha256)
+static char *dump_config(const dump_state *s, const char *ids_sha256, const bk_run_config *run)
 {
     const bk_prefix *p = bk_runner_prefix(&s->runner);
     bk_json *o = bk_json_object(), *ids = bk_json_array();
-    const char *rotate = s->lab.quantized ? "as quantized" : s->a->choice.rotate ? s->a->choice.rotate : "none";
+    char of_run[32];
+    const char *rotate = s->lab.quantized ? of_run : s->a->choice.rotate ? s->a->choice.rotate : "none";
+    rotation_text(run, of_run);
     for (int64_t i = 0; i < p->n; i++) bk_json_push(ids, bk_json_of_int(p->ids[i]));
     bk_json_set(o, "text_sha256", bk_json_of_text(s->text.ledger.sha256));
     bk_json_set(o, "ids_sha256", bk_json_of_text(ids_sha256));
@@ -136,6 +170,7 @@ static char *dump_config(const dump_state *s, const char *ids_sha256)
     bk_json_set(o, "windows", bk_json_of_int(s->samples.n));
     bk_json_set(o, "prefix", ids);
     bk_json_set(o, "rotate", bk_json_of_text(rotate));
+    if (s->lab.quantized) bk_json_set(o, "quantized", bk_json_of_bool(true));
     char *text = bk_json_dump(o, 0);
     bk_json_free(o);
     return text;
@@ -157,15 +192,19 @@ static bk_status open_store(dump_state *s, bk_error *err)
 {
     char sha256[65], ids_sha256[65];
     BK_TRY(bk_samples_sha256(&s->samples, ids_sha256, err));
-    char *config = dump_config(s, ids_sha256);
+    bk_run_config *run = config_of_run(s);
+    bool run_rotates = run && (run->rotation.r1 || run->rotation.r2);
+    int64_t seed = run ? run->seed : s->a->choice.seed;
+    char *config = dump_config(s, ids_sha256, run);
+    free(run);
     if (!config) return bk_fail(err, BK_ENOMEM, "no memory to describe the dump");
     const bk_rotation *rotation = bk_source_rotation(s->runner.src);
     bk_store_meta meta = {.schema = SCHEMA,
                           .model = bk_model_name(s->lab.model),
                           .model_sha256 = sha256,
                           .config = config,
-                          .has_seed = rotation->r1_signs || rotation->r2_signs,
-                          .seed = s->a->choice.seed,
+                          .has_seed = run_rotates || rotation->r1_signs || rotation->r2_signs,
+                          .seed = seed,
                           .prefix_len = bk_runner_prefix(&s->runner)->n};
     bk_status st = bk_model_sha256(s->lab.model, sha256, err);
     if (!st) st = make_folder_of(s->a->out, err);

@@ -305,10 +305,92 @@ static bk_status compare_trees(bk_view *v, bk_store *other, FILE *out, bk_error 
     return status;
 }
 
+/* ---- whether two files hold the same rows ---- */
+
+static const bk_store_object *find_ids(const bk_store *s)
+{
+    int64_t n;
+    const bk_store_object *o = bk_store_objects(s, &n);
+    for (int64_t i = 0; i < n; i++)
+        if (!strcmp(o[i].path, "/tokens/input_ids") && o[i].numeric && !bk_is_float(&o[i])) return &o[i];
+    return NULL;
+}
+
+static bk_status note_ids(bk_view *v, bk_store *other, bk_error *err)
+{
+    bk_pair p = {.value = find_ids(v->store), .reference = find_ids(other)};
+    if (!p.value || !p.reference) return BK_OK;
+    BK_TRY(compare_one(v, other, &p, err));
+    v->notes.ids = true;
+    v->notes.places = p.value->elements;
+    v->notes.differ = p.compared ? p.sums.unequal : -1;
+    return BK_OK;
+}
+
+static void note_attribute(bk_notes *notes, const char *name, char *value, char *reference)
+{
+    if (!value || !reference || !strcmp(value, reference)) {
+        free(value);
+        free(reference);
+        return;
+    }
+    notes->attribute[notes->n++] = (struct bk_note){name, {value, reference}};
+}
+
+static bk_json *config_of(const bk_store_meta *m)
+{
+    bk_json *o = NULL;
+    if (!m->config || bk_json_parse(m->config, strlen(m->config), "config", &o, NULL)) return NULL;
+    return o;
+}
+
+static char *seed_of(const bk_store_meta *m)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)m->seed);
+    return strdup(m->has_seed ? text : "null");
+}
+
+/* How the model was changed before it ran: of dumps. A seed counts where both have one; a rotation of one alone shows itself. */
+static void note_attributes(bk_view *v, const bk_store *other)
+{
+    static const char *const key[] = {"rotate", "prefix"};
+    const bk_store_meta *a = bk_store_meta_of(v->store), *b = bk_store_meta_of(other);
+    if (!a->schema || !b->schema || strcmp(a->schema, "brick.dump") || strcmp(b->schema, "brick.dump")) return;
+    bk_json *x = config_of(a), *y = config_of(b);
+    for (int i = 0; i < 2 && x && y; i++)
+        if (bk_json_get(x, key[i]) && bk_json_get(y, key[i]))
+            note_attribute(&v->notes, key[i], bk_json_dump(bk_json_get(x, key[i]), 0), bk_json_dump(bk_json_get(y, key[i]), 0));
+    if (a->has_seed && b->has_seed) note_attribute(&v->notes, "seed", seed_of(a), seed_of(b));
+    bk_json_free(x);
+    bk_json_free(y);
+}
+
+static bk_status note_differences(bk_view *v, bk_store *other, bk_error *err)
+{
+    if (!strcmp(v->file, v->other_file)) return BK_OK;
+    if (v->top->group || v->tokens.store) BK_TRY(note_ids(v, other, err));
+    note_attributes(v, other);
+    if (v->opt->csv && (v->notes.differ || v->notes.n)) bk_view_notes(v, "brick inspect: ", stderr);
+    return BK_OK;
+}
+
+static void free_notes(bk_notes *notes)
+{
+    for (int i = 0; i < notes->n; i++) {
+        free(notes->attribute[i].value[0]);
+        free(notes->attribute[i].value[1]);
+    }
+    *notes = (bk_notes){0};
+}
+
 static bk_status compare_with(bk_view *v, bk_store *other, const char *path, FILE *out, bk_error *err)
 {
     BK_TRY(find(other, v->other_file, path, &v->other, err));
-    return v->top->group ? compare_trees(v, other, out, err) : compare_datasets(v, other, out, err);
+    bk_status st = note_differences(v, other, err);
+    if (!st) st = v->top->group ? compare_trees(v, other, out, err) : compare_datasets(v, other, out, err);
+    free_notes(&v->notes);
+    return st;
 }
 
 static bk_status compare(bk_view *v, FILE *out, bk_error *err)

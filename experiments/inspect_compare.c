@@ -77,6 +77,7 @@ static bk_status add_piece(bk_comparison *c, const double *value, const double *
             continue;
         }
         c->finite++;
+        c->unequal += e != 0;
         error2 += e * e, signal[0] += v * v, signal[1] += r * r, dot += v * r;
         if (c->max_at < 0 || fabs(e) > fabs(c->max_error)) {
             c->max_error = e, c->max_at = c->n + i;

@@ -7,7 +7,7 @@
 /* error = value - reference; pairs of which one is not finite are counted and left out. Index 0 is the value's stream,
  * 1 the reference's. */
 typedef struct bk_comparison {
-    int64_t n, finite;                           /* pairs; those compared */
+    int64_t n, finite, unequal;                  /* pairs; those compared; of these, those with an error */
     int64_t nan[2], inf[2], nan_at[2], inf_at[2]; /* *_at: the first, flat; -1 without one */
     double error2, signal[2], dot;               /* sums of squares of error and of either stream, and of products */
     double max_error, max_pair[2];               /* signed, by magnitude, and the two values there */

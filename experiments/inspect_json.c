@@ -222,6 +222,7 @@ static bk_json *comparison_json(bk_view *v, bk_status *status, bk_error *err)
     bk_json_set(j, "reference", side_json(v, 1));
     set_int(j, "pairs", c->n);
     set_int(j, "compared", c->finite);
+    set_int(j, "differ", c->unequal);
     bk_json_set(j, "same", bk_json_of_bool(c->finite == c->n && c->max_error == 0));
     set_num(j, "mse", bk_comparison_mse(c));
     set_num(j, "snr_db", bk_snr(c->signal[1], c->error2));
@@ -242,13 +243,46 @@ static bk_json *pair_json(const bk_pair *p)
     bk_json *j = bk_json_object();
     bk_json_set(j, "path", bk_json_of_text(p->value->path));
     bk_json_set(j, "reference", p->reference ? bk_json_of_text(p->reference->path) : bk_json_null());
+    bool is_float = bk_is_float(p->value); /* a distance between ids says nothing */
     bk_json_set(j, "pairs", p->compared ? bk_json_of_int(c->n) : bk_json_null());
     bk_json_set(j, "compared", p->compared ? bk_json_of_int(c->finite) : bk_json_null());
+    bk_json_set(j, "differ", p->compared ? bk_json_of_int(c->unequal) : bk_json_null());
+    any = any && is_float;
     set_num(j, "mse", any ? bk_comparison_mse(c) : NAN);
     set_num(j, "snr_db", any ? bk_snr(c->signal[1], c->error2) : NAN);
     set_num(j, "cosine", any ? bk_comparison_cosine(c) : NAN);
     set_num(j, "max_error", any ? c->max_error : NAN);
     return j;
+}
+
+/* Whether the two files hold the same rows. */
+static bk_json *token_ids_json(const bk_notes *n)
+{
+    if (!n->ids) return bk_json_null();
+    bk_json *j = bk_json_object();
+    set_int(j, "places", n->places);
+    bk_json_set(j, "differ", n->differ < 0 ? bk_json_null() : bk_json_of_int(n->differ)); /* other shapes */
+    bk_json_set(j, "same", bk_json_of_bool(n->differ == 0));
+    return j;
+}
+
+static bk_json *attributes_json(const bk_view *v)
+{
+    if (!v->pairs && !v->comparison) return bk_json_null();
+    bk_json *a = bk_json_array();
+    for (int i = 0; i < v->notes.n; i++) {
+        static const char *const side[] = {"value", "reference"};
+        bk_json *j = bk_json_object();
+        bk_json_set(j, "name", bk_json_of_text(v->notes.attribute[i].name));
+        for (int k = 0; k < 2; k++) {
+            const char *text = v->notes.attribute[i].value[k];
+            bk_json *value = NULL;
+            if (bk_json_parse(text, strlen(text), "attribute", &value, NULL)) value = bk_json_of_text(text);
+            bk_json_set(j, side[k], value);
+        }
+        bk_json_push(a, j);
+    }
+    return a;
 }
 
 static bk_json *pairs_json(const bk_view *v)
@@ -268,6 +302,8 @@ bk_status bk_view_json(bk_view *v, FILE *out, bk_error *err)
     bk_json_set(root, "statistics", stats_json(v, &status, err));
     bk_json_set(root, "comparison", comparison_json(v, &status, err));
     bk_json_set(root, "comparisons", pairs_json(v));
+    bk_json_set(root, "token_ids", token_ids_json(&v->notes));
+    bk_json_set(root, "attributes_that_differ", attributes_json(v));
     char *text = status == BK_OK ? bk_json_dump(root, 2) : NULL;
     if (text) fprintf(out, "%s\n", text);
     else if (status == BK_OK) status = bk_fail(err, BK_ENOMEM, "%s: no memory for the JSON text", v->file);

@@ -322,6 +322,22 @@ static bk_status print_worst_channels(bk_view *v, FILE *out, bk_error *err)
     return BK_OK;
 }
 
+void bk_view_notes(const bk_view *v, const char *lead, FILE *out)
+{
+    const bk_notes *n = &v->notes;
+    if (n->differ > 0)
+        fprintf(out, "%stoken ids differ at %" PRId64 " of %" PRId64 " places: rows are not of the same tokens\n", lead, n->differ,
+                n->places);
+    if (n->differ < 0) fprintf(out, "%stoken ids have other shapes in the two files: rows are not of the same tokens\n", lead);
+    for (int i = 0; i < n->n; i++) {
+        fprintf(out, "%s%s differs: ", lead, n->attribute[i].name);
+        print_text(out, n->attribute[i].value[0]);
+        fputs(" against ", out);
+        print_text(out, n->attribute[i].value[1]);
+        fputc('\n', out);
+    }
+}
+
 static void print_side(const bk_view *v, int side, FILE *out)
 {
     const bk_comparison *c = v->comparison;
@@ -343,9 +359,11 @@ static bk_status print_comparison(bk_view *v, FILE *out, bk_error *err)
     double snr = bk_snr(c->signal[1], c->error2);
     print_side(v, 0, out);
     print_side(v, 1, out);
+    bk_view_notes(v, "note       ", out);
     fprintf(out, "\n%-10s %" PRId64, "pairs", c->n);
     fprintf(out, c->finite < c->n ? ", %" PRId64 " of them finite and compared\n" : "\n", c->finite);
     if (!c->finite) return BK_OK;
+    if (!bk_is_float(v->top)) fprintf(out, "%-10s %" PRId64 " of them\n", "differ", c->unequal);
     fprintf(out, "%-10s %.6g\n", "MSE", bk_comparison_mse(c));
     if (c->error2 == 0) fprintf(out, "%-10s no error%s\n", "SNR", c->max_error == 0 ? ": the values are the same" : "");
     else fprintf(out, "%-10s %.2f dB\n", "SNR", snr);
@@ -375,6 +393,8 @@ static void print_pair(const bk_pair *p, int width, FILE *out)
         bk_dims_text(p->reference, shape[1], sizeof shape[1]);
         fprintf(out, "  cannot be compared: %s %s against %s %s\n", p->value->type_text, shape[0],
                 p->reference->type_text, shape[1]);
+    } else if (!bk_is_float(p->value)) {
+        fprintf(out, "  differs at %" PRId64 " of %" PRId64 " places\n", c->unequal, c->n);
     } else {
         double snr = bk_snr(c->signal[1], c->error2);
         fprintf(out, "  %12.5g", bk_comparison_mse(c));
@@ -395,6 +415,7 @@ static void print_pairs(const bk_view *v, FILE *out)
         print_text(out, side ? v->other->path : v->top->path);
         fputc('\n', out);
     }
+    bk_view_notes(v, "note       ", out);
     for (int64_t i = 0; i < v->n_pairs; i++)
         if ((int)strlen(v->pairs[i].value->path) > width) width = (int)strlen(v->pairs[i].value->path);
     if (width > 60) width = 60;

@@ -17,6 +17,18 @@ typedef struct bk_pair {
     bk_comparison sums;                       /* without rows and channels */
 } bk_pair;
 
+/* What says that two files do not hold the same rows. */
+#define BK_NOTES 4
+typedef struct bk_notes {
+    bool ids;               /* both files have /tokens/input_ids, and they were compared: */
+    int64_t places, differ; /* differ = -1: they are not of the same shape */
+    struct bk_note {
+        const char *name;
+        char *value[2]; /* as JSON; malloc'd */
+    } attribute[BK_NOTES]; /* those that differ */
+    int n;
+} bk_notes;
+
 typedef struct bk_view {
     const bk_inspect_options *opt;
     const char *file;
@@ -30,7 +42,11 @@ typedef struct bk_view {
     const bk_store_object *other;
     const bk_pair *pairs; /* NULL: no trees were compared */
     int64_t n_pairs;
+    bk_notes notes;
 } bk_view;
+
+/* The notes as lines, each with `lead` in front. */
+void bk_view_notes(const bk_view *v, const char *lead, FILE *out);
 
 bk_status bk_view_text(bk_view *v, FILE *out, bk_error *err) BK_MUST_USE;
 bk_status bk_view_json(bk_view *v, FILE *out, bk_error *err) BK_MUST_USE;

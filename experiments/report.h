@@ -127,6 +127,10 @@ void bk_page_free(bk_page *page);
  * afterwards, which it had before, or else it was empty. BK_EINVAL: it holds files of others. */
 bk_status bk_page_claim(const char *dir, bk_error *err) BK_MUST_USE;
 
+/* Values of quant.* that method and scheme would not have by themselves (report_changes.c), "weight.quantizer=adaround, ...": nothing where all are
+ * theirs. Of a config that cannot be read: the quantizers of plugins that the manifest names. */
+void bk_report_changes(const bk_report_run *r, bk_text_buffer *b);
+
 /* What was fitted (report_fit.c): nothing for a run that fits nothing. */
 void bk_report_fit(const bk_report_run *r, bk_page *page);
 

@@ -208,6 +208,7 @@ bk_status bk_report_measure(bk_report_run *r, int64_t samples, bk_error *err)
     bk_error bad = {0};
     if (!r->cfg) {
         snprintf(r->why_data, sizeof r->why_data, "Not measured, since config.yaml cannot be read.");
+        bk_log(BK_LOG_WARN, "%s: pictures of activations are missing on the page: %s", r->dir, r->why_config);
         return BK_OK;
     }
     bk_status st = find_or_measure(&m, r, samples, &bad);

@@ -75,6 +75,25 @@ static void cost_fact(const bk_report_run *r, bk_page *page)
     fact(page, "time and memory", text);
 }
 
+static void changes_fact(const bk_report_run *r, bk_page *page)
+{
+    bk_text_buffer b = {0};
+    bk_report_changes(r, &b);
+    if (b.text || r->cfg) fact(page, "quantizers", b.text ? b.text : "the scheme's");
+    bk_buffer_free(&b);
+}
+
+/* Where config.yaml cannot be read, as without its plugin. */
+static void facts_of_summary(const bk_report_run *r, bk_page *page)
+{
+    char text[200];
+    const char *scheme = bk_json_str(bk_json_get(r->summary, "scheme"), NULL);
+    fact(page, "model", bk_json_str(bk_json_get(r->summary, "model"), "?"));
+    if (!scheme) return;
+    snprintf(text, sizeof text, "%.100s, seed %lld", scheme, (long long)bk_json_int(bk_json_get(r->summary, "seed"), -1));
+    fact(page, "scheme", text);
+}
+
 static void facts(const bk_report_run *r, bk_page *page)
 {
     char text[400];
@@ -83,8 +102,10 @@ static void facts(const bk_report_run *r, bk_page *page)
         fact(page, "model", r->cfg->model);
         snprintf(text, sizeof text, "%s (%s), seed %lld", r->cfg->scheme, r->cfg->method, (long long)r->cfg->seed);
         fact(page, "scheme", text);
-        training_fact(r, page);
-    }
+    } else if (r->summary)
+        facts_of_summary(r, page);
+    changes_fact(r, page);
+    if (r->cfg) training_fact(r, page);
     prefix_fact(r, page);
     state_fact(r, page);
     cost_fact(r, page);
@@ -129,17 +150,22 @@ static void perplexities(const bk_report_run *r, bk_page *page)
 
 void bk_report_overview_begin(bk_page *page)
 {
-    bk_page_table(page, (const char *const[]){"run", "scheme", "#seed", "#fp", "#fp+prefix", "#initialised", "#final",
+    bk_page_table(page, (const char *const[]){"run", "scheme", "method", "quantizers", "#seed", "#fp", "#fp+prefix", "#initialised", "#final",
                                               "#ln(final / fp)", NULL});
 }
 
 void bk_report_overview_row(const bk_report_run *r, bk_page *page)
 {
     static const char *const key[] = {"fp", "fp_prefix", "init", "final"};
+    bk_text_buffer b = {0};
+    bk_report_changes(r, &b);
     bk_page_row(page);
     bk_page_cell(page, r->label);
-    bk_page_cell(page, r->cfg ? r->cfg->scheme : "?");
-    bk_page_number(page, "%.0f", r->cfg ? (double)r->cfg->seed : NAN);
+    bk_page_cell(page, r->cfg ? r->cfg->scheme : bk_json_str(bk_json_get(r->summary, "scheme"), "?"));
+    bk_page_cell(page, r->cfg ? r->cfg->method : "?");
+    bk_page_cell(page, b.text ? b.text : r->cfg ? "the scheme's" : "?");
+    bk_page_number(page, "%.0f", r->cfg ? (double)r->cfg->seed : bk_json_num(bk_json_get(r->summary, "seed"), NAN));
+    bk_buffer_free(&b);
     for (int i = 0; i < 4; i++) bk_page_number(page, "%.4f", of_ppl(r, key[i]));
     bk_page_number(page, "%.4f", log(of_ppl(r, "final") / of_ppl(r, "fp")));
 }

@@ -1,5 +1,5 @@
 /* What a page says about a sweep: its points ranked, lines over one axis, a heat map over two. All from results.jsonl: a
- * flat object per point, in which the keys of a config are the axes. */
+ * flat object per point, in which the keys of a config are the axes, options of quantizers that are not loaded here too. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ bool bk_report_is_sweep(const char *dir)
 
 static void value_text(const bk_json *v, char text[BK_REPORT_TEXT])
 {
-    const char *s = bk_json_str(v, NULL);
+    const char *s = bk_json_kind_of(v) == BK_JSON_NULL ? "-" : bk_json_str(v, NULL); /* an option of another quantizer */
     double x = bk_json_num(v, NAN);
     char *dumped = s || isfinite(x) ? NULL : bk_json_dump(v, 0);
     if (isfinite(x))
@@ -84,12 +84,32 @@ static bk_status read_axis(bk_report_sweep *s, const char *key, bk_error *err)
     return BK_OK;
 }
 
+/* Columns of results have no dot in their names; keys without one are none of a plugin's. */
+static bool names_axis(const bk_report_sweep *s, const char *key)
+{
+    for (int a = 0; a < s->n_axes; a++)
+        if (!strcmp(s->axis[a].key, key)) return false;
+    return strchr(key, '.') || bk_key_find(key) >= 0;
+}
+
+/* A row can have an axis that those before it lack, where files of several sweeps were joined. */
+static bk_status read_axes_of(bk_report_sweep *s, const bk_json *row, bk_error *err)
+{
+    for (void *it = bk_json_first(row); it; it = bk_json_next(row, it)) {
+        if (!names_axis(s, bk_json_key(it))) continue;
+        if (s->n_axes < BK_REPORT_AXES)
+            BK_TRY(read_axis(s, bk_json_key(it), err));
+        else if (!*s->why)
+            snprintf(s->why, sizeof s->why, "results.jsonl has more than %d axes; points that differ in others are averaged.",
+                     BK_REPORT_AXES);
+    }
+    return BK_OK;
+}
+
 static bk_status read_axes(bk_report_sweep *s, bk_error *err)
 {
-    const bk_json *first = bk_json_at(s->rows, 0);
     s->seed = s->across = s->lines = -1;
-    for (void *it = bk_json_first(first); it; it = bk_json_next(first, it))
-        if (bk_key_find(bk_json_key(it)) >= 0 && s->n_axes < BK_REPORT_AXES) BK_TRY(read_axis(s, bk_json_key(it), err));
+    for (size_t i = 0; i < bk_json_size(s->rows); i++) BK_TRY(read_axes_of(s, bk_json_at(s->rows, i), err));
     for (int a = 0; a < s->n_axes; a++) { /* the longest across, the next one in lines */
         if (a == s->seed || s->axis[a].n < 2) continue;
         if (s->across < 0 || s->axis[a].n > s->axis[s->across].n) {
@@ -224,6 +244,120 @@ static bk_status put_picture(const bk_report_sweep *s, bk_page *page, const char
     return st;
 }
 
+/* --- what was swept --- */
+
+/* Whether a key, or one of a section ("quant."), is an axis: no value of it is that of all points. */
+static bool varies(const bk_report_sweep *s, const char *prefix)
+{
+    for (int a = 0; a < s->n_axes; a++)
+        if (!strncmp(s->axis[a].key, prefix, strlen(prefix))) return true;
+    return false;
+}
+
+static void fact(bk_page *page, const char *name, const char *text)
+{
+    bk_page_row(page);
+    bk_page_cell(page, name);
+    bk_page_cell(page, text);
+}
+
+/* The files that were asked for, as `brick sweep` left them. */
+static void question(const char *dir, bk_page *page)
+{
+    char path[BK_REPORT_PATH];
+    bk_json *o = NULL;
+    bk_text_buffer sets = {0};
+    snprintf(path, sizeof path, "%s/sweep.json", dir);
+    if (!bk_exists(path) || bk_json_load(path, &o, NULL)) return;
+    const bk_json *set = bk_json_get(o, "set");
+    for (size_t i = 0; i < bk_json_size(set); i++)
+        bk_buffer_add(&sets, "%s%s", i ? ", " : "", bk_json_str(bk_json_at(set, i), "?"));
+    fact(page, "sweep", bk_json_str(bk_json_get(o, "sweep"), "?"));
+    fact(page, "base config", bk_json_str(bk_json_get(o, "base"), "?"));
+    if (sets.text) fact(page, "set", sets.text);
+    bk_buffer_free(&sets);
+    bk_json_free(o);
+}
+
+static void axis_facts(const bk_report_sweep *s, bk_page *page)
+{
+    for (int a = 0; a < s->n_axes; a++) {
+        bk_text_buffer values = {0};
+        for (size_t i = 0; i < s->axis[a].n; i++) bk_buffer_add(&values, "%s%s", i ? ", " : "", s->axis[a].value[i].text);
+        fact(page, s->axis[a].key, values.text ? values.text : "");
+        bk_buffer_free(&values);
+    }
+}
+
+static void point_facts(const bk_report_sweep *s, const bk_report_run *r, bk_page *page)
+{
+    const bk_run_config *c = r->cfg;
+    bk_text_buffer changes = {0};
+    char seed[32];
+    snprintf(seed, sizeof seed, "%.0f", c ? (double)c->seed : bk_json_num(bk_json_get(r->summary, "seed"), NAN));
+    if (!varies(s, "model")) fact(page, "model", c ? c->model : bk_json_str(bk_json_get(r->summary, "model"), "?"));
+    if (!varies(s, "scheme")) fact(page, "scheme", c ? c->scheme : bk_json_str(bk_json_get(r->summary, "scheme"), "?"));
+    if (c && !varies(s, "method")) fact(page, "method", c->method);
+    bk_report_changes(r, &changes);
+    if (changes.text && !varies(s, "quant.") && !varies(s, "method") && !varies(s, "scheme")) fact(page, "quantizers", changes.text);
+    if (!varies(s, "seed")) fact(page, "seed", seed);
+    if (!varies(s, "data.evaluation.")) fact(page, "evaluation", bk_json_str(bk_json_get(r->summary, "protocol"), "?"));
+    bk_buffer_free(&changes);
+}
+
+/* Of the first point that is finished, where its folder is: what all points have in common. */
+static void common_facts(const bk_report_sweep *s, const char *dir, bk_page *page)
+{
+    for (size_t i = 0; i < bk_json_size(s->rows); i++) {
+        char path[BK_REPORT_PATH];
+        bk_report_run r;
+        const char *point = bk_json_str(bk_json_get(bk_json_at(s->rows, i), "point"), "");
+        if (!has_result(bk_json_at(s->rows, i)) || !*point || *point == '.' || strchr(point, '/')) continue;
+        if (snprintf(path, sizeof path, "%s/%s", dir, point) > 4000) continue;
+        if (!bk_is_dir(path)) continue;
+        bool open = bk_report_run_open(&r, path, NULL) == BK_OK;
+        if (open) point_facts(s, &r, page);
+        bk_report_run_close(&r);
+        if (open) return;
+    }
+}
+
+static void full_precision_fact(const bk_report_sweep *s, bk_page *page)
+{
+    double lo = INFINITY, hi = -INFINITY;
+    char text[80];
+    for (size_t i = 0; i < bk_json_size(s->rows); i++) {
+        double fp = number(bk_json_at(s->rows, i), "ppl_fp");
+        if (isfinite(fp)) lo = fmin(lo, fp), hi = fmax(hi, fp);
+    }
+    if (!(lo <= hi)) return;
+    snprintf(text, sizeof text, lo < hi ? "%.4f to %.4f" : "%.4f", lo, hi);
+    fact(page, "perplexity in full precision", text);
+}
+
+static void what_was_swept(const bk_report_sweep *s, const char *dir, bk_page *page)
+{
+    bk_page_table(page, (const char *const[]){"", "", NULL});
+    question(dir, page);
+    axis_facts(s, page);
+    common_facts(s, dir, page);
+    full_precision_fact(s, page);
+    bk_page_table_end(page);
+}
+
+/* The best lies where nothing further was tried. */
+static void edges(const bk_report_sweep *s, bk_page *page)
+{
+    for (int a = 0; a < s->n_axes; a++) {
+        const bk_report_axis *x = &s->axis[a];
+        char line[200], sentence[220];
+        if (a == s->seed || !x->numeric) continue;
+        if (!bk_sweep_at_edge(x->key, x->value[s->group[0].at[a]].x, x->value[0].x, x->value[x->n - 1].x, line, sizeof line)) continue;
+        snprintf(sentence, sizeof sentence, "T%s.", line + 1);
+        bk_page_sentence(page, sentence);
+    }
+}
+
 static bk_status show(bk_report_sweep *s, const char *dir, bk_page *page, bk_error *err)
 {
     char path[BK_REPORT_PATH], label[128], line[400];
@@ -237,11 +371,13 @@ static bk_status show(bk_report_sweep *s, const char *dir, bk_page *page, bk_err
     snprintf(line, sizeof line, "%zu points, %zu of them with a result.", bk_json_size(s->rows), s->n_done);
     bk_page_sentence(page, line);
     if (*s->why) bk_page_sentence(page, s->why);
+    if (bk_json_size(s->rows)) what_was_swept(s, dir, page);
     BK_TRY(put_picture(s, page, "lines", "Results over one axis", bk_report_lines_over_axis, err));
     BK_TRY(put_picture(s, page, "map", "Results over two axes", bk_report_map_over_axes, err));
     if (s->n_done) {
         bk_page_heading(page, 3, "Points by rank");
         ranked(s, page);
+        edges(s, page);
     }
     without_result(s, page);
     return BK_OK;

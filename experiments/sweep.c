@@ -84,6 +84,7 @@ static bk_status run_points(bk_sweep_run *r, bk_error *err)
     BK_TRY(check_points(r, &n_done, err));
     bk_log(BK_LOG_INFO, "%s: %d points in %s, %d are there, %d at a time", r->s->file, r->s->n, r->dir, n_done,
            r->jobs);
+    BK_TRY(bk_sweep_write_question(r->s, r->dir, err));
     BK_TRY(bk_sweep_write(r->s, r->row, r->dir, err));
     return bk_sweep_all(r, err);
 }

@@ -266,3 +266,17 @@ bk_status bk_sweep_write(const bk_sweep *s, const bk_sweep_row *rows, const char
     bk_json_free(all);
     return st;
 }
+
+bk_status bk_sweep_write_question(const bk_sweep *s, const char *dir, bk_error *err)
+{
+    char path[BK_STAGE_PATH];
+    bk_json *o = bk_json_object(), *set = bk_json_array();
+    snprintf(path, sizeof path, "%s/sweep.json", dir);
+    for (int i = 0; i < s->n_fixed; i++) bk_json_push(set, bk_json_of_text(s->value[s->fixed[i]].set));
+    bk_json_set(o, "sweep", bk_json_of_text(s->file));
+    bk_json_set(o, "base", bk_json_of_text(s->base));
+    bk_json_set(o, "set", set);
+    bk_status st = o ? bk_json_save(o, path, err) : bk_fail(err, BK_ENOMEM, "no memory for %s", path);
+    bk_json_free(o);
+    return st;
+}

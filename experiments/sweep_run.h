@@ -32,6 +32,8 @@ int64_t bk_sweep_trained(const char *dir);
 bk_json *bk_sweep_rows_json(const bk_sweep *s, const bk_sweep_row *rows, const char *dir);
 /* results.csv and results.jsonl in `dir`. */
 bk_status bk_sweep_write(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bk_error *err) BK_MUST_USE;
+/* sweep.json there: what was asked for, for a report. */
+bk_status bk_sweep_write_question(const bk_sweep *s, const char *dir, bk_error *err) BK_MUST_USE;
 /* The ranked table, and statistics over seeds where these vary; on stdout. */
 bk_status bk_sweep_print(const bk_sweep *s, const bk_sweep_row *rows, const char *dir, bool json,
                          bk_error *err) BK_MUST_USE;

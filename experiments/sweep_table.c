@@ -160,6 +160,42 @@ static void print_seeds(const bk_sweep *s, const group *g, int n)
     }
 }
 
+bool bk_sweep_at_edge(const char *key, double best, double lo, double hi, char *text, size_t size)
+{
+    int k = bk_key_find(key);
+    bool bounded = k >= 0 && bk_keys[k].min < bk_keys[k].max;
+    bool least = best <= lo && !(bounded && best <= bk_keys[k].min), most = best >= hi && !(bounded && best >= bk_keys[k].max);
+    if (!(lo < hi) || (!least && !most)) return false;
+    snprintf(text, size, "the best value of %.100s, %.10g, is the %s tried", key, best, least ? "smallest" : "largest");
+    return true;
+}
+
+/* The value of an axis at a point; NaN if it is no number. */
+static double number_at(const bk_sweep *s, int axis, int point)
+{
+    bk_key_type t = bk_keys[s->axis[axis]].type;
+    const char *text = s->point[point].shown[axis];
+    char *end;
+    double x = strtod(text, &end);
+    bool numeric = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_INT_OR || t == BK_KEY_OPTION_INT;
+    return numeric && end != text && !*end ? x : NAN;
+}
+
+static void print_edges(const bk_sweep *s, int best)
+{
+    for (int a = 0; a < s->n_axes; a++) {
+        char line[200];
+        double lo = INFINITY, hi = -INFINITY;
+        bool numeric = a != seed_axis(s);
+        for (int i = 0; i < s->n && numeric; i++) {
+            double x = number_at(s, a, i);
+            numeric = isfinite(x);
+            lo = fmin(lo, x), hi = fmax(hi, x);
+        }
+        if (numeric && bk_sweep_at_edge(bk_keys[s->axis[a]].path, number_at(s, a, best), lo, hi, line, sizeof line)) puts(line);
+    }
+}
+
 /* --- JSON --- */
 
 static bk_json *seeds_json(const bk_sweep *s, const group *g, int n)
@@ -218,6 +254,8 @@ bk_status bk_sweep_print(const bk_sweep *s, const bk_sweep_row *rows, const char
         } else {
             print_ranks(s, r);
             print_seeds(s, g, n);
+            if (n > 0 && g[0].n) print_edges(s, g[0].first);
+            else if (n == 0 && has_result(r[0].row)) print_edges(s, r[0].point);
         }
     }
     free(r);

@@ -167,6 +167,30 @@ START_TEST(a_reader_that_dies_gives_a_documented_exit_code)
 }
 END_TEST
 
+/* What the dump of a run says of itself is what the dump of the original model is to be given. */
+START_TEST(a_run_is_compared_with_full_precision)
+{
+#define DUMP "--text ../m/eval.txt --sites down_in --blocks 1 --seqlen 32 --windows 2 "
+    e2e_brick(0, "run run.yaml --set train.epochs=0 --set seed=7 --set prefix.mode=[3,4] --out run");
+    e2e_brick(0, "dump --model run " DUMP "--out q.h5");
+    e2e_brick(0, "dump --model ../m " DUMP "--prefix 3,4 --rotate all --seed 7 --out fp.h5");
+    e2e_brick(0, "dump --model ../m " DUMP "--prefix 3,4 --rotate all --out seed2.h5");
+    e2e_brick(0, "dump --model ../m " DUMP "--out plain.h5");
+    e2e_brick(0, "inspect q.h5 --against fp.h5");
+    ck_assert_int_eq(system("grep -q note out"), 256);
+    e2e_brick(0, "inspect q.h5 --against seed2.h5");
+    ck_assert_int_eq(system("grep -q '^note  *seed differs: 7 against 2$' out"), 0);
+    e2e_brick(0, "inspect q.h5 /blocks/001/sites/down_in --against plain.h5 --csv tokens");
+    e2e_said("token ids differ at");
+    e2e_said("rotate differs: \"all\" against \"none\"");
+    ck_assert_int_eq(system("grep -q differ out"), 256);
+    e2e_brick(0, "run run.yaml --set train.epochs=0 --set rotation.r4_group=auto --out own");
+    e2e_brick(0, "dump --model own " DUMP "--out own.h5");
+    e2e_brick(0, "inspect own.h5 --against fp.h5");
+    ck_assert_int_eq(system("grep -q '\"as quantized\" against \"all\"' out"), 0); /* no --rotate does that */
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("e2e_inspect");
@@ -175,6 +199,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, every_file_that_brick_writes_can_be_inspected);
+    tcase_add_test(t, a_run_is_compared_with_full_precision);
     tcase_add_test(t, files_of_methods_have_what_they_fitted);
     tcase_add_test(t, the_tokenizer_of_a_folder_is_its_own);
     tcase_add_loop_test(t, a_reader_that_dies_gives_a_documented_exit_code, 0, sizeof ends / sizeof ends[0]);

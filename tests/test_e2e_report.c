@@ -188,12 +188,32 @@ START_TEST(several_runs_share_a_page)
     e2e_brick(0, "report r s --out both");
     take_page("both");
     ck_assert_int_eq(count("<svg"), 10);
-    shows("<td>r</td><td>W4A4KV4-static</td><td class=\"n\">2</td>"); /* the table of all runs */
-    shows("<td>s</td><td>W4A4KV4-static</td><td class=\"n\">2</td>");
+    shows("<td>r</td><td>W4A4KV4-static</td><td>prefixquant</td><td>the scheme&#39;s</td><td class=\"n\">2</td>"); /* the table of all runs */
+    shows("<td>s</td><td>W4A4KV4-static</td><td>prefixquant</td><td>the scheme&#39;s</td><td class=\"n\">2</td>");
     exists("both/r1_maxima.png");
     exists("both/r2_maxima.png");
     ck_assert_int_eq(
         system("grep -o \" id=['\\\"][^'\\\"]*\" both/index.html | tr '\\\"' \"'\" | sort | uniq -d | grep -q ."), 256);
+}
+END_TEST
+
+/* Two runs of one scheme are told apart by what is not the scheme's. */
+START_TEST(quantizers_that_are_not_the_scheme_s_are_named)
+{
+    e2e_brick(0, "run run.yaml --set train.epochs=0 --set quant.weight.quantizer=lwc --set quant.weight.lwc.start=3.5 --out h");
+    e2e_brick(0, "report r h --out both");
+    take_page("both");
+    shows("<td>h</td><td>W4A4KV4-static</td><td>prefixquant</td><td>weight.quantizer=lwc, weight.lwc.start=3.5</td>");
+    shows("<td>quantizers</td><td>weight.quantizer=lwc, weight.lwc.start=3.5</td>");
+    shows("<td>quantizers</td><td>the scheme&#39;s</td>");
+    e2e_silent("missing on the page");
+    /* without its plugin a config cannot be read */
+    e2e_replace("h/config.yaml", "quantizer: lwc", "quantizer: far");
+    e2e_replace("h/manifest.json", "\"plugins\": {", "\"plugins\": {\"far\": \"1234\"");
+    e2e_brick(0, "report r h --out both");
+    e2e_said("h: pictures of activations are missing on the page: ");
+    take_page("both");
+    shows("<td>h</td><td>W4A4KV4-static</td><td>?</td><td>far of a plugin</td><td class=\"n\">2</td>");
 }
 END_TEST
 
@@ -564,6 +584,7 @@ START_TEST(a_damaged_config_is_shown_as_it_stands)
     shows("r/config.yaml:");
     shows("model: [&lt;b&gt;");
     shows("Not measured, since config.yaml cannot be read.");
+    e2e_said("r: pictures of activations are missing on the page: ");
 }
 END_TEST
 
@@ -753,6 +774,9 @@ START_TEST(a_sweep_over_two_axes_has_lines_and_a_map)
     exists("s/report/lines.png");
     exists("s/report/map.svg");
     shows("12 points, 11 of them with a result.");
+    shows("The best value of train.epochs, 1, is the smallest tried.");
+    shows("The best value of train.lr_quant, 1e-05, is the smallest tried.");
+    shows("<td>perplexity in full precision</td><td>10.0000</td>");
     shows("Points without a result");
     shows("&lt;i&gt;why&lt;/i&gt;");
     hides("<b>");
@@ -762,13 +786,23 @@ END_TEST
 
 START_TEST(what_brick_sweep_writes_is_shown)
 {
-    e2e_write("s.yaml", "base: run.yaml\ngrid:\n  train.epochs: [0, 1]\n  seed: [1, 2]\n");
+    e2e_write("s.yaml", "base: run.yaml\nset: {train.batch: 1}\ngrid:\n  train.epochs: [0, 1]\n  seed: [1, 2]\n");
     e2e_brick(0, "sweep s.yaml --out s");
     e2e_brick(0, "report s");
     take_page("s/report");
     shows("4 points, 4 of them with a result.");
     shows("<th>train.epochs</th>");
     shows("standard deviation");
+    shows("<td>sweep</td><td>s.yaml</td>");
+    shows("<td>base config</td><td>run.yaml</td>");
+    shows("<td>set</td><td>train.batch=1</td>");
+    shows("<td>train.epochs</td><td>0, 1</td>");
+    shows("<td>model</td><td>../m</td>");
+    shows("<td>scheme</td><td>W4A4KV4-static</td>");
+    shows("<td>seed</td><td>1, 2</td>"); /* an axis, not that of a point */
+    hides("<td>seed</td><td>1</td>");
+    shows("<td>evaluation</td><td>4 windows of 32 tokens of ../m/eval.txt</td>");
+    shows("<td>perplexity in full precision</td>");
     ck_assert_int_eq(count("<svg"), 1);
     e2e_brick(0, "sweep s.yaml --out s"); /* the report does not disturb it */
 }
@@ -790,6 +824,27 @@ START_TEST(seeds_are_averaged)
     shows("<td>W4A8KV4</td><td class=\"n\">2.0000</td><td class=\"n\">2.0000</td><td class=\"n\">0.5000</td><td "
           "class=\"n\">3</td>");
     shows("A heat map needs two axes.");
+}
+END_TEST
+
+/* The program that reports need not have loaded the plugin whose options were swept. */
+START_TEST(options_of_a_plugin_that_is_not_loaded_are_axes)
+{
+    char rows[4000] = "", axes[100];
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    for (int k = 0; k < 3; k++) {
+        snprintf(axes, sizeof axes, "\"quant.weight.odd_one.shift\": %g", 0.25 * k);
+        put_row(rows, sizeof rows, axes, "done", 0.5 + 0.1 * k);
+    }
+    put_row(rows, sizeof rows, "\"quant.weight.odd_one.shift\": 0.5, \"quant.weight.odd_one.more\": 3", "done", 1.5);
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    take_page("s/report");
+    shows("<th>quant.weight.odd_one.shift</th><th>quant.weight.odd_one.more</th>");
+    shows("<td>0.25</td><td>-</td><td class=\"n\">0.6000</td><td class=\"n\">0.6000</td>");
+    shows("<td>0.5</td><td>3</td><td class=\"n\">1.5000</td>"); /* an axis that other rows lack */
+    hides("standard deviation");
+    ck_assert_int_eq(count("<svg"), 2);
 }
 END_TEST
 
@@ -896,6 +951,7 @@ int main(void)
         the_table_of_a_run_is_on_its_page,
         a_report_is_the_same_every_time,
         several_runs_share_a_page,
+        quantizers_that_are_not_the_scheme_s_are_named,
         every_run_is_read_once,
         a_page_needs_nothing_from_elsewhere,
         an_unfinished_run_is_shown_as_it_is,
@@ -935,6 +991,7 @@ int main(void)
         what_brick_sweep_writes_is_shown,
         seeds_are_averaged,
         points_that_differ_late_are_not_averaged,
+        options_of_a_plugin_that_is_not_loaded_are_axes,
         a_point_that_failed_with_numbers_is_not_ranked,
         a_sweep_of_many_axes_keeps_its_points_apart,
         a_sweep_without_results_says_so,

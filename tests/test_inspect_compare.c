@@ -231,6 +231,61 @@ START_TEST(trees_are_compared_by_name)
 }
 END_TEST
 
+/* A dump of the reference with ids of its own. */
+static void write_dump(const char *name, const int32_t *ids, const char *config, int64_t seed)
+{
+    const bk_store_meta m = {.schema = "brick.dump", .model = "m", .config = config, .has_seed = true, .seed = seed};
+    bk_store *s;
+    DONE(bk_store_create(&s, inspect_file(name), &m, 0, &inspect_err));
+    put(s, "/x", BK_STORE_F16, reference);
+    DONE(bk_store_put(s, "/tokens/input_ids", BK_STORE_I32, 2, (int64_t[]){N, T}, ids, &inspect_err));
+    DONE(bk_store_commit(s, &inspect_err));
+}
+
+/* Text behind a BOS against the same text behind a prefix: all rows are shifted by one. */
+START_TEST(rows_of_other_tokens_are_named)
+{
+    const int32_t shifted[N * T] = {1, 5, 6, 7, 8, 9, 9, 9}, ids[N * T] = {5, 6, 7, 8, 9, 9, 9, 9};
+    write_dump("a.h5", shifted, "{\"rotate\": \"none\", \"prefix\": []}", 2);
+    write_dump("b.h5", ids, "{\"rotate\": \"all\", \"prefix\": [1]}", 3);
+    static const char *const path[] = {NULL, "/x"};
+    for (int i = 0; i < 2; i++) {
+        char *t = inspect_shown(against(path[i], "b.h5", NULL));
+        HAS(t, "note       token ids differ at 5 of 8 places: rows are not of the same tokens\n");
+        HAS(t, "note       rotate differs: \"none\" against \"all\"\n");
+        HAS(t, "note       prefix differs: [] against [1]\n");
+        HAS(t, "note       seed differs: 2 against 3\n");
+        free(t);
+        bk_json *j = inspect_json(against(path[i], "b.h5", NULL));
+        const bk_json *ids_of = bk_json_get(j, "token_ids"), *attributes = bk_json_get(j, "attributes_that_differ");
+        ck_assert(num(ids_of, "places") == N * T && num(ids_of, "differ") == 5);
+        ck_assert(!bk_json_bool(bk_json_get(ids_of, "same"), true));
+        ck_assert_uint_eq(bk_json_size(attributes), 3);
+        ck_assert_double_eq(num(bk_json_at(attributes, 2), "reference"), 3);
+        bk_json_free(j);
+    }
+    char *t = inspect_shown(against(NULL, "b.h5", NULL));
+    HAS(t, "/tokens/input_ids  differs at 5 of 8 places\n");
+    free(t);
+}
+END_TEST
+
+START_TEST(rows_of_the_same_tokens_need_no_note)
+{
+    const int32_t ids[N * T] = {5, 6, 7, 8, 9, 9, 9, 9};
+    write_dump("a.h5", ids, "{\"rotate\": \"all\", \"prefix\": [1]}", 3);
+    write_dump("b.h5", ids, "{\"rotate\": \"all\", \"prefix\": [1]}", 3);
+    char *t = inspect_shown(against(NULL, "b.h5", NULL));
+    HAS_NOT(t, "note");
+    HAS_NOT(t, "input_ids");
+    free(t);
+    bk_json *j = inspect_json(against("/x", "b.h5", NULL));
+    ck_assert(bk_json_bool(bk_json_get(bk_json_get(j, "token_ids"), "same"), false));
+    ck_assert_uint_eq(bk_json_size(bk_json_get(j, "attributes_that_differ")), 0);
+    bk_json_free(j);
+}
+END_TEST
+
 START_TEST(what_cannot_be_compared_says_so)
 {
     char said[2048], narrow[256];
@@ -264,6 +319,8 @@ int main(void)
     tcase_add_test(tc, csv_has_every_token_and_every_channel);
     tcase_add_test(tc, pieces_do_not_matter);
     tcase_add_test(tc, trees_are_compared_by_name);
+    tcase_add_test(tc, rows_of_other_tokens_are_named);
+    tcase_add_test(tc, rows_of_the_same_tokens_need_no_note);
     tcase_add_test(tc, what_cannot_be_compared_says_so);
     return inspect_end(suite);
 }

@@ -126,9 +126,30 @@ START_TEST(points_are_ranked_by_gap_and_failed_ones_are_not)
         "over seeds\n"
         "lr_quant    n   ppl final        sd       gap        sd\n"
         "0.001       2     12.2751    1.7302    0.2000    0.1414\n"
-        "0.01        1     12.8403         -    0.2500         -\n";
+        "0.01        1     12.8403         -    0.2500         -\n"
+        "the best value of train.lr_quant, 0.001, is the smallest tried\n";
     ck_assert_msg(!strcmp(text, want), "%.1500s", text);
     free(text);
+}
+END_TEST
+
+START_TEST(the_best_at_the_end_of_an_axis_says_so)
+{
+    static const struct {
+        const char *key;
+        double best, lo, hi;
+        const char *says;
+    } ends[] = {{"train.lr_quant", 0.01, 1e-4, 0.01, "the best value of train.lr_quant, 0.01, is the largest tried"},
+                {"train.lr_quant", 1e-4, 1e-4, 0.01, "the best value of train.lr_quant, 0.0001, is the smallest tried"},
+                {"train.lr_quant", 1e-3, 1e-4, 0.01, NULL},
+                {"train.lr_quant", 1e-3, 1e-3, 1e-3, NULL},
+                {"train.epochs", 0, 0, 4, NULL}, /* there is nothing below */
+                {"quant.weight.odd_one.shift", 2, 1, 2, "the best value of quant.weight.odd_one.shift, 2, is the largest tried"}};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        char text[200] = "";
+        ck_assert_int_eq(bk_sweep_at_edge(ends[i].key, ends[i].best, ends[i].lo, ends[i].hi, text, sizeof text), ends[i].says != NULL);
+        ck_assert_str_eq(text, ends[i].says ? ends[i].says : "");
+    }
 }
 END_TEST
 
@@ -240,6 +261,7 @@ int main(void)
     TCase *t = tcase_create("table");
     tcase_add_checked_fixture(t, begin, end);
     tcase_add_test(t, points_are_ranked_by_gap_and_failed_ones_are_not);
+    tcase_add_test(t, the_best_at_the_end_of_an_axis_says_so);
     tcase_add_test(t, one_that_halving_dropped_says_so);
     tcase_add_test(t, json_ranks_what_is_done_and_counts_the_rest);
     tcase_add_test(t, seeds_have_mean_and_deviation_of_both_numbers);
