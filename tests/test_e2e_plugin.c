@@ -98,6 +98,13 @@ START_TEST(an_option_can_be_an_axis_of_a_sweep)
     ck_assert_int_eq(count("s/results.jsonl", "\"status\": \"done\""), 2);
     e2e_brick(2, "sweep sweep.yaml --out s");
     e2e_said("--plugin FILE.so");
+    e2e_append("odd.so", "\n");
+    static const char *const ask[] = {"sweep sweep.yaml --plugin odd.so --out s", "sweep sweep.yaml --plugin odd.so --out s --list",
+                                      "plan sweep.yaml --plugin odd.so --out s"};
+    for (int i = 0; i < 3; i++) { /* what the other file made is not there */
+        e2e_brick(2, "%s", ask[i]);
+        e2e_said("was made with another plugin for the quantizer `odd`");
+    }
 }
 END_TEST
 
