@@ -97,10 +97,15 @@ $(BUILD)/tests/%.so: tests/preload/%.c
 	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -shared -fPIC $(WARN) -O1 $< -o $@
 
 # Plugins, as docs/adding-a-quantizer.md has a user build them.
+PLUGIN = $(CC) -shared -fPIC -O2 -ffp-contract=off -I . $(WARN) -MMD -MP -MF $(BUILD)/obj/plugin_$*.d $< -o $@
 $(BUILD)/tests/plugin_%.so: examples/quantizer_%.c
 	@mkdir -p $(@D) $(BUILD)/obj
 	$(call say,LINK,$@)
-	$(Q)$(CC) -shared -fPIC -O2 -ffp-contract=off -I . $(WARN) -MMD -MP -MF $(BUILD)/obj/plugin_$*.d $< -o $@
+	$(Q)$(PLUGIN)
+$(BUILD)/tests/plugin_%.so: tests/plugins/%.c
+	@mkdir -p $(@D) $(BUILD)/obj
+	$(call say,LINK,$@)
+	$(Q)$(PLUGIN)
 
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	@mkdir -p $(@D)
@@ -108,7 +113,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c)) \
-            $(patsubst examples/quantizer_%.c,$(BUILD)/tests/plugin_%.so,$(wildcard examples/quantizer_*.c))
+            $(patsubst examples/quantizer_%.c,$(BUILD)/tests/plugin_%.so,$(wildcard examples/quantizer_*.c)) $(BUILD)/tests/plugin_pow2.so
 
 test-build: $(TESTRUN) $(TESTAIDS)
 fuzz-build: $(FUZZBIN)

@@ -88,6 +88,8 @@ static bk_status unknown_option(const bk_cli *cli, const char *arg, bk_error *er
     for (const bk_opt *o = cli->opts; o->name && n <= MAX_OPTS; o++)
         if (!bk_opt_is_positional(o)) names[n++] = o->name;
     snprintf(typed, sizeof typed, "%.*s", (int)strcspn(arg, "="), arg);
+    if (strcmp(cli->verb, "sweep") == 0 && strcmp(typed, "--set") == 0)
+        return bk_fail(err, BK_EINVAL, "sweep: --set is for brick run; in a sweep, keys of all points stand in its file, under set: (docs/sweeps.md)");
     return bk_fail(err, BK_EINVAL, "%s: unknown option '%s'%s (brick %s --help lists them)", cli->verb, typed,
                    bk_suggest_text(typed, names, n, near, sizeof near), cli->verb);
 }

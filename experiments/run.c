@@ -11,6 +11,7 @@
 #include "experiments/options.h"
 #include "experiments/plan.h"
 #include "experiments/plugin.h"
+#include "experiments/sweep.h"
 #include "experiments/run_outcome.h"
 #include "experiments/runner.h"
 #include "experiments/scheme.h"
@@ -204,6 +205,13 @@ static void default_folder(bk_run *r)
     snprintf(r->dir, sizeof r->dir, "runs/%.*s-%s", n > 200 ? 200 : n, base, r->cfg.scheme);
 }
 
+static bk_status load_config(const char *config, const bk_opt_list *sets, bk_run_config *out, bk_error *err)
+{
+    if (!config) return bk_fail(err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
+    if (bk_sweep_is(config)) return bk_fail(err, BK_EINVAL, "%s: this is a sweep: brick sweep %s", config, config);
+    return bk_run_config_load(config, sets->item, sets->n, out, err);
+}
+
 int bk_verb_run(int argc, char **argv)
 {
     const char *config = NULL, *out = NULL;
@@ -233,8 +241,7 @@ int bk_verb_run(int argc, char **argv)
     bk_error err = {0};
     bk_run *r = calloc(1, sizeof *r);
     if (!r) return bk_exit_report(bk_fail(&err, BK_ENOMEM, "no memory"), &err);
-    bk_status st = config ? bk_run_config_load(config, sets.item, sets.n, &r->cfg, &err)
-                          : bk_fail(&err, BK_EINVAL, "run: which CONFIG? (brick run --help)");
+    bk_status st = load_config(config, &sets, &r->cfg, &err);
     if (!st) say_replaced(&r->cfg);
     if (strict) r->cfg.strict = true;
     r->stop_after = stop_after;

@@ -75,6 +75,8 @@ bk_status bk_run_open_folder(bk_run *r, bool resume, bool *finished, bk_error *e
 /* The results of a finished run are those of the bytes that it read: of a model or text that has changed since, they
  * say nothing (BK_EINVAL). */
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err) BK_MUST_USE;
+/* Of these, the quantizers' plugins alone: by name, a quantizer of this brick is none of a plugin. */
+bk_status bk_run_check_plugins(const char *dir, const bk_run_config *c, bk_error *err) BK_MUST_USE;
 /* BK_EFORMAT: the finished run in a folder is not what was written. Takes milliseconds: of large files only the structure
  * is looked at. A model/ that was removed as a whole is not missed: the numbers stay what they are. */
 bk_status bk_run_check_quickly(const char *dir, bk_error *err) BK_MUST_USE;

@@ -126,6 +126,8 @@ const char *bk_run_other_plugin(const bk_run_config *c, const bk_json *manifest)
     const char *other = NULL;
     for (void *it = bk_json_first(now); it && !other; it = bk_json_next(now, it))
         if (strcmp(bk_json_str(bk_json_get(was, bk_json_key(it)), ""), bk_json_str(bk_json_value(it), ""))) other = bk_json_key(it);
+    for (void *it = bk_json_first(was); it && !other; it = bk_json_next(was, it)) /* brick's own has the name now */
+        if (!bk_json_get(now, bk_json_key(it))) other = bk_json_key(it);
     const bk_quantizer *q = other ? bk_quantizer_find(other) : NULL; /* whose name stays */
     bk_json_free(now);
     return q ? q->name : NULL;
@@ -136,8 +138,9 @@ static bk_status same_plugins(const char *dir, const bk_json *old, const bk_run_
 {
     const char *name = bk_run_other_plugin(c, old);
     if (!name) return BK_OK;
+    const char *was = bk_json_str(bk_json_get(bk_json_get(old, "plugins"), name), "brick's own"), *now = bk_plugin_sha256(name);
     return bk_fail(err, BK_EINVAL, "%s was made with another plugin for the quantizer `%s`: SHA-256 %.12s there, %.12s here; give another --out", dir,
-                   name, bk_json_str(bk_json_get(bk_json_get(old, "plugins"), name), ""), bk_plugin_sha256(name));
+                   name, was, now ? now : "brick's own");
 }
 
 /* What a resumed run must find as it was. */
@@ -162,6 +165,17 @@ const char *bk_run_text_sha256(const bk_run_config *c, const bk_json *manifest, 
     for (int i = 0; i < DATA_SETS; i++)
         if (!strcmp(file_of(c, i), path) && *text_of(manifest, i)) return text_of(manifest, i);
     return "";
+}
+
+bk_status bk_run_check_plugins(const char *dir, const bk_run_config *c, bk_error *err)
+{
+    bk_json *old = NULL;
+    char manifest[BK_RUN_PATH];
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", dir);
+    BK_TRY(bk_sealed_load(manifest, &old, err));
+    bk_status st = same_plugins(dir, old, c, err);
+    bk_json_free(old);
+    return st;
 }
 
 bk_status bk_run_check_inputs(const char *dir, const bk_run_config *c, const char *model_sha, bk_error *err)

@@ -192,7 +192,7 @@ static bk_status start_over(const bk_run *r, const char *why, int64_t block, bk_
 {
     char targets[BK_RUN_PATH];
     bk_run_path(r, "targets", targets, sizeof targets);
-    bk_log(BK_LOG_WARN, "%s; training starts over at block %lld", why, (long long)block + 1);
+    bk_log(BK_LOG_WARN, "%s; training starts over at block %lld", why, (long long)block);
     return bk_remove_tree(targets, err);
 }
 

@@ -91,7 +91,7 @@ static void log_block(const bk_run *r, int64_t layer, const bk_train_report *rep
 {
     char floored[64] = "";
     if (rep->floored) snprintf(floored, sizeof floored, "  (%lld times a step was held above its floor)", (long long)rep->floored);
-    bk_log(rep->fell_back ? BK_LOG_WARN : BK_LOG_INFO, "block %3lld/%lld  loss %.4e -> %.4e  epoch %lld  %.1f s%s%s%s", (long long)layer + 1,
+    bk_log(rep->fell_back ? BK_LOG_WARN : BK_LOG_INFO, "block %lld (%lld of %lld)  loss %.4e -> %.4e  epoch %lld  %.1f s%s%s%s", (long long)layer, (long long)layer + 1,
            (long long)bk_source_config(r->src)->layers, rep->loss_init, rep->loss_final, (long long)rep->epoch_kept, rep->seconds,
            rep->fell_back ? "  kept as initialised: " : rep->halvings ? "  learning rates halved: " : "", rep->halvings || rep->fell_back ? rep->why : "",
            floored);

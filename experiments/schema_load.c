@@ -38,7 +38,7 @@ static bk_status assign(loader *l, int key, bk_key_source source, const bk_yaml 
     return BK_OK;
 }
 
-static bool is_section(const char *path)
+bool bk_key_is_section(const char *path)
 {
     size_t n = strlen(path);
     for (int i = 0; i < bk_key_count; i++)
@@ -80,16 +80,29 @@ static bool is_of_quantizer(const char *path)
     char place[128];
     const char *dot = strncmp(path, "quant.", 6) == 0 ? strchr(path + 6, '.') : NULL;
     snprintf(place, sizeof place, "%.*s", dot ? (int)(dot - path) : 0, path);
-    return dot && is_section(place);
+    return dot && bk_key_is_section(place);
 }
 
-/* The nearest name in the same section, else a key of that name in another one. */
+/* Keys of other sections that end in exactly this name, three at most; false: there are none. */
+static bool keys_that_end_in(const char *leaf, char *to, size_t size)
+{
+    size_t n = 0;
+    for (int i = 0, found = 0; i < bk_key_count && found < 3 && n < size; i++) {
+        if (strcmp(leaf_of(bk_keys[i].path), leaf) != 0 || leaf_of(bk_keys[i].path) == bk_keys[i].path) continue;
+        n += (size_t)snprintf(to + n, size - n, "%s'%s'", found++ ? " or " : ", did you mean ", bk_keys[i].path);
+    }
+    if (n && n < size) snprintf(to + n, size - n, "?");
+    return n > 0;
+}
+
+/* A name without its section is that of a key; else the nearest name in the same section, else a key of that name in another one. */
 const char *bk_key_nearest(const char *path, char *to, size_t size)
 {
     words w;
     const char *leaf = leaf_of(path);
     char section[128];
     snprintf(section, sizeof section, "%.*s", leaf == path ? 0 : (int)(leaf - path - 1), path);
+    if (!*section && keys_that_end_in(leaf, to, size)) return to;
     members(section, &w);
     const char *near = bk_suggest(leaf, w.word, w.n);
     if (near) {
@@ -139,8 +152,8 @@ static bk_status walk(loader *l, bk_key_source source, const bk_yaml *y, const c
     if (key >= 0) return assign(l, key, source, y, value);
     char near[192];
     bool told = !y->lines && at == &y->node[0]; /* "--set key" stands in front */
-    if (!is_section(path) && told) return bk_yaml_fail(y, at, l->err, "unknown key%s", bk_key_nearest(path, near, sizeof near));
-    if (!is_section(path)) return bk_yaml_fail(y, at, l->err, "unknown key '%.120s'%s", path, bk_key_nearest(path, near, sizeof near));
+    if (!bk_key_is_section(path) && told) return bk_yaml_fail(y, at, l->err, "unknown key%s", bk_key_nearest(path, near, sizeof near));
+    if (!bk_key_is_section(path)) return bk_yaml_fail(y, at, l->err, "unknown key '%.120s'%s", path, bk_key_nearest(path, near, sizeof near));
     if (value->kind != BK_NODE_MAP && told) return bk_yaml_fail(y, at, l->err, "a section: set one of its keys (brick run --help-config)");
     if (value->kind != BK_NODE_MAP) return bk_yaml_fail(y, value, l->err, "'%s' is a section: its keys follow, indented", path);
     return walk_map(l, source, y, path, value);

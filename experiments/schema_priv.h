@@ -34,6 +34,8 @@ bk_status bk_yaml_fail(const bk_yaml *y, const bk_yaml_node *at, bk_error *err, 
 bk_status bk_key_set(bk_run_config *c, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err) BK_MUST_USE;
 /* The same for a field that is no key of a config: a number or text. */
 bk_status bk_field_set(void *field, const bk_key *key, const bk_yaml *y, const bk_yaml_node *v, bk_error *err) BK_MUST_USE;
+/* "train", "quant.weight": a word that keys begin with. */
+bool bk_key_is_section(const char *path);
 /* ", did you mean 'train.epochs'?", a word about plugins, or "" for a path that is no key; `to` is returned. */
 const char *bk_key_nearest(const char *path, char *to, size_t size);
 /* Text as a YAML scalar on one line: as it is where that is safe, else in double quotes. */

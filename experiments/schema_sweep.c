@@ -86,6 +86,11 @@ static bk_status find_key(const reader *r, const bk_yaml_node *k, int *key)
     char near[192];
     *key = bk_key_find(k->text);
     if (*key >= 0) return BK_OK;
+    if (bk_key_is_section(k->text)) {
+        const bk_yaml_node *map = after(r, k), *inner = map && map->kind == BK_NODE_MAP ? child(r, map) : NULL;
+        return FAIL(r, k, "'%.60s' is a section: keys stand in full here, write %.60s.%.60s: ...", k->text, k->text,
+                    inner && inner->kind == BK_NODE_SCALAR ? inner->text : "KEY");
+    }
     return FAIL(r, k, "'%.120s' is no key of a config%s", k->text, bk_key_nearest(k->text, near, sizeof near));
 }
 
@@ -531,19 +536,28 @@ static const struct {
                 {"points", take_points}, {"jobs", take_jobs}, {"halving", take_halving}, {"exclude", take_exclude}};
 enum { N_SECTIONS = sizeof sections / sizeof sections[0], EXCLUDE = N_SECTIONS - 1 };
 
+/* What stands beside the sections: a typing error, or a key of a config. */
+static bk_status unknown_section(const reader *r, const bk_yaml_node *root, const bk_yaml_node *k, const char *const *names)
+{
+    char near[128];
+    bool sweep = false;
+    for (const bk_yaml_node *j = child(r, root); j; j = after(r, after(r, j))) sweep = sweep || strcmp(j->text, "base") == 0;
+    if (bk_key_find(k->text) < 0 && !bk_key_is_section(k->text))
+        return FAIL(r, k, "unknown key '%.60s' of a sweep%s", k->text, bk_suggest_text(k->text, names, N_SECTIONS, near, sizeof near));
+    if (sweep) return FAIL(r, k, "'%.60s' is a key of a config: in a sweep it stands under set: or grid:", k->text);
+    return FAIL(r, k, "this is the config of one run: brick run %.400s", r->y->name);
+}
+
 static bk_status read_sections(reader *r, const bk_yaml_node *root)
 {
     const bk_yaml_node *exclude = NULL;
     const char *names[N_SECTIONS];
-    char near[128];
     for (int i = 0; i < N_SECTIONS; i++) names[i] = sections[i].name;
     BK_TRY(need_map(r, root, "a sweep"));
     for (const bk_yaml_node *k = child(r, root); k; k = after(r, after(r, k))) {
         int i = 0;
         while (i < N_SECTIONS && strcmp(names[i], k->text) != 0) i++;
-        if (i == N_SECTIONS)
-            return FAIL(r, k, "unknown key '%.60s' of a sweep%s", k->text,
-                        bk_suggest_text(k->text, names, N_SECTIONS, near, sizeof near));
+        if (i == N_SECTIONS) return unknown_section(r, root, k, names);
         if (i == EXCLUDE) exclude = after(r, k); /* once there are points */
         else BK_TRY(sections[i].take(r, after(r, k)));
     }

@@ -78,6 +78,7 @@ static bk_status read_result(const char *dir, const bk_run_config *c, bk_json **
     snprintf(path, sizeof path, "%s/summary.json", dir);
     if (!bk_exists(path)) return BK_OK;
     BK_TRY(bk_run_check_quickly(dir, err));
+    BK_TRY(bk_run_check_plugins(dir, c, err));
     return bk_json_load(path, summary, err);
 }
 

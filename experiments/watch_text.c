@@ -61,7 +61,7 @@ static void add_part(const bk_run_view *v, const char *before, char to[BK_WATCH_
 
 static void add_block(const bk_run_view *v, const char *before, char to[BK_WATCH_LINE])
 {
-    if (block_of(v)) add(to, "%s%lld/%lld", before, block_of(v), (long long)v->at.blocks);
+    if (block_of(v)) add(to, "%s%lld (%lld%s%lld)", before, block_of(v) - 1, block_of(v), *before ? " of " : "/", (long long)v->at.blocks);
 }
 
 static void add_left(const bk_run_view *v, const char *before, const char *behind, char to[BK_WATCH_LINE])
@@ -77,7 +77,7 @@ static void add_losses(const bk_run_view *v, char to[BK_WATCH_LINE])
     if (v->block < 0 || isnan(v->loss)) return;
     add(to, ", loss %.3e", v->loss);
     if (!isnan(v->val_loss)) add(to, ", validation %.3e", v->val_loss);
-    if (!losses_are_current(v)) add(to, " (block %lld)", (long long)v->block + 1);
+    if (!losses_are_current(v)) add(to, " (block %lld)", (long long)v->block);
 }
 
 static void line_running(const bk_run_view *v, char to[BK_WATCH_LINE])
@@ -122,7 +122,7 @@ void bk_watch_key(const bk_run_view *v, char to[BK_WATCH_LINE])
              (long long)v->block, (long long)v->epoch);
 }
 
-#define COLUMNS "%-*s  %-8.8s  %-20.20s %5.5s %7.7s %7.7s %9.9s %9.9s %10.10s"
+#define COLUMNS "%-*s  %-8.8s  %-20.20s %5.5s %7.7s %13.13s %9.9s %9.9s %10.10s"
 
 void bk_watch_head(int width, char to[BK_WATCH_LINE])
 {

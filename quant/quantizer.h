@@ -10,7 +10,7 @@
 #include "autograd/optim.h"
 #include "autograd/tensor.h"
 
-#define BK_QUANTIZER_ABI 2
+#define BK_QUANTIZER_ABI 3
 #define BK_QUANTIZER_STATE_MAX 256
 #define BK_OPTIONS_MAX 8 /* of one quantizer */
 
@@ -88,6 +88,9 @@ typedef struct bk_quantizer {
     bk_status (*harden)(bk_ctx *ctx, void *st);
     /* Integer codes of a weight, of soft ones when they are hard: what a model's file holds. NULL for quantizers of activations alone. */
     bk_status (*codes)(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out);
+    /* Its steps are its own choice (powers of two, a table), not proportional to the range that init gets: laws about scales, constants and outer
+     * codes are not asked of it (docs/adding-a-quantizer.md, Laws). Changes nothing else. */
+    bool free_steps;
 } bk_quantizer;
 
 /* The registry: those of quantizers.def, behind them those of plugins (quant/plugin.h). */

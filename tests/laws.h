@@ -50,7 +50,14 @@ typedef void (*law)(const bk_backend *be, const law_use *u);
 void law_for_all(law check, const bk_backend *be);
 const bk_backend *law_backend(int i);
 
-/* The main() of a test program, with the quantizers of the plugin that BK_PLUGIN names, else of the example. Takes the suite. */
-int law_main(Suite *s);
+/* What the quantizer of a weight exports for the present x, in tensors that law_free_codes frees. */
+bk_codes law_export(law_run *r);
+void law_free_codes(const law_run *r, bk_codes *c);
+/* Whether anything of it can be trained: a quantizer of constants has no gradients and learns nothing. */
+bool law_learns(const law_run *r);
+
+/* The main() of a test program, with the quantizers of the plugin that BK_PLUGIN names, else of the example and of tests/plugins/pow2.c.
+ * `of_ranges`: the tests that are not asked of a quantizer with free_steps, which it names for that of BK_PLUGIN; NULL: none. Takes the suite. */
+int law_main(Suite *s, const char *of_ranges);
 
 #endif

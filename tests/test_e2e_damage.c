@@ -74,12 +74,12 @@ static const struct {
 } unfinished[] = {
     {"a/targets/000.h5", 15, "a/targets/000.h5", "targets/000.h5"},          /* no block trained yet */
     {"a/targets/001.h5", 18, "a/targets/001.h5", "targets/001.h5"},          /* made again from block 0 on */
-    {"a/targets/001.h5", 18, "a/model/model-00001-of-00003.safetensors", "training starts over at block 1"},
-    {"a/checkpoint.h5", 17, "a/metrics.jsonl", "training starts over at block 1"},
+    {"a/targets/001.h5", 18, "a/model/model-00001-of-00003.safetensors", "training starts over at block 0"},
+    {"a/checkpoint.h5", 17, "a/metrics.jsonl", "training starts over at block 0"},
     {"a/targets/001.h5", 18, "a/manifest.json", "manifest.json"},
     {"a/rows.json", 28, "a/rows.json", "rows.json"},
-    {"a/rows.json", 28, "a/model/model-00002-of-00003.safetensors", "training starts over at block 2"},
-    {"a/rows.json", 28, "a/model/model-00001-of-00003.safetensors", "training starts over at block 1"},
+    {"a/rows.json", 28, "a/model/model-00002-of-00003.safetensors", "training starts over at block 1"},
+    {"a/rows.json", 28, "a/model/model-00001-of-00003.safetensors", "training starts over at block 0"},
     {"a/rows.json", 28, "a/metrics.jsonl", "metrics.jsonl"},
     {"a/rows.json", 28, "a/manifest.json", "manifest.json"},
     {"a/rows.json", 28, "a/model/model-00003-of-00003.safetensors", NULL}, /* these are written anew in any case */

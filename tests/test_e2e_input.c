@@ -147,7 +147,7 @@ START_TEST(blocks_that_fall_back_are_listed)
     e2e_synth_write(s, "m");
     e2e_config("m", "store: {dtype: f32}\n");
     e2e_brick(0, "run run.yaml --set prefix.mode=none --out a");
-    e2e_said("block   4/12  loss");
+    e2e_said("block 3 (4 of 12)  loss");
     e2e_said("kept as initialised: step 0: ");
     e2e_said("9 of 12 blocks could not be trained");
     finite_result();
@@ -170,7 +170,7 @@ START_TEST(block_that_cannot_be_trained_falls_back)
 {
     overflowing_blocks(1);
     e2e_brick(0, "run run.yaml --set prefix.mode=none --out a");
-    e2e_said("block   2/2");
+    e2e_said("block 1 (2 of 2)");
     e2e_said("kept as initialised: step");
     e2e_said("1 of 2 blocks");
     finite_result();

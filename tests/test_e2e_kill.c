@@ -119,7 +119,7 @@ END_TEST
 /* Clocks are read in every stage: by its progress, if by nothing else. */
 START_TEST(killed_inside_every_stage)
 {
-    static const char *const last[] = {"evaluation ", "rotated model", "done in", "prefix:", "block   1/2", "block   2/2", "[5/5] fp:", "[5/5] fp+prefix"};
+    static const char *const last[] = {"evaluation ", "rotated model", "done in", "prefix:", "block 0 (1 of 2)", "block 1 (2 of 2)", "[5/5] fp:", "[5/5] fp+prefix"};
     bool seen[sizeof last / sizeof last[0]] = {false};
     char stage[256];
     reference();

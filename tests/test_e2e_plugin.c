@@ -98,6 +98,13 @@ START_TEST(an_option_can_be_an_axis_of_a_sweep)
     ck_assert_int_eq(count("s/results.jsonl", "\"status\": \"done\""), 2);
     e2e_brick(2, "sweep sweep.yaml --out s");
     e2e_said("--plugin FILE.so");
+    e2e_append("odd.so", "\n");
+    static const char *const ask[] = {"sweep sweep.yaml --plugin odd.so --out s", "sweep sweep.yaml --plugin odd.so --out s --list",
+                                      "plan sweep.yaml --plugin odd.so --out s"};
+    for (int i = 0; i < 3; i++) { /* what the other file made is not there */
+        e2e_brick(2, "%s", ask[i]);
+        e2e_said("was made with another plugin for the quantizer `odd`");
+    }
 }
 END_TEST
 
@@ -273,8 +280,8 @@ static const struct {
     {TABLE(".n_options = 9"), "9 options; there may be 8", NULL},
     {TABLE(".options = 0"), "1 options; there may be 8", NULL},
     {EXPORT("sizeof(bk_plugin), 1, \"0.0.9\", 1, list"), "built for brick 0.0.9 (ABI 1, ",
-     "this is brick 0.1.0 (ABI 2, "},
-    {EXPORT("sizeof(bk_plugin), BK_QUANTIZER_ABI, \"0.0.9\", 1, list"), "built for brick 0.0.9 (ABI 2, ",
+     "this is brick 0.1.0 (ABI 3, "},
+    {EXPORT("sizeof(bk_plugin), BK_QUANTIZER_ABI, \"0.0.9\", 1, list"), "built for brick 0.0.9 (ABI 3, ",
      "build it again"},
     {EXPORT("sizeof(bk_plugin) + 8, BK_QUANTIZER_ABI, BK_VERSION, 1, list"), "bk_plugin of 56 bytes", "48 bytes"},
     {EXPORT("sizeof(bk_plugin), 1, \"0.0.9\", 1, list") " -DMISSING -DCONSTRUCTOR", "built for brick 0.0.9 (ABI 1, ",

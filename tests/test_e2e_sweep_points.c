@@ -34,6 +34,18 @@ START_TEST(failed_point_is_told_and_the_others_run)
 }
 END_TEST
 
+START_TEST(a_sweep_and_a_config_taken_for_one_another_are_told)
+{
+    sweep_file("base: run.yaml\ngrid: {seed: [1, 2]}\n");
+    e2e_brick(2, "run sweep.yaml --out a");
+    e2e_said("sweep.yaml: this is a sweep: brick sweep sweep.yaml");
+    e2e_brick(2, "sweep run.yaml --out a");
+    e2e_said("this is the config of one run: brick run run.yaml");
+    e2e_brick(2, "sweep sweep.yaml --out a --set seed=3");
+    e2e_said("under set:");
+}
+END_TEST
+
 /* Values whose gradients leave f32. Where nothing is trained, that is no failure. */
 START_TEST(point_that_came_to_nothing_stays_failed_and_is_not_ranked)
 {
@@ -281,6 +293,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, failed_point_is_told_and_the_others_run);
+    tcase_add_test(t, a_sweep_and_a_config_taken_for_one_another_are_told);
     tcase_add_test(t, point_that_came_to_nothing_stays_failed_and_is_not_ranked);
     tcase_add_test(t, what_is_wrong_with_a_point_is_said_before_any_runs);
     tcase_add_loop_test(t, what_a_run_would_refuse_at_once_is_refused_of_a_point, 0, sizeof misfits / sizeof misfits[0]);

@@ -207,5 +207,5 @@ int main(void)
     tcase_add_test(t, the_registry_is_sound);
     tcase_add_test(t, every_quantizer_passes_the_trial_of_plugins);
     suite_add_tcase(s, t);
-    return law_main(s);
+    return law_main(s, NULL);
 }

@@ -460,7 +460,7 @@ static const struct {
 } once[] = {
     {"train.batch=0", "--set train.batch: 0 is not in the range 1 to 1000000"}, {"train.epochs=x", "--set train.epochs: a whole number is expected, not 'x'"},
     {"train.epcohs=5", "--set train.epcohs: unknown key, did you mean 'train.epochs'?"}, {"scheme=W9", "--set scheme 'W9': "},
-    {"train=5", "--set train: a section"},
+    {"train=5", "--set train: a section"}, {"lr_quant=1e-3", "--set lr_quant: unknown key, did you mean 'train.lr_quant'?"},
     {"train={epcohs: 5}", "--set train: unknown key 'train.epcohs', did you mean 'train.epochs'?"},
 };
 

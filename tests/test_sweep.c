@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "experiments/run.h"
 #include "experiments/sweep.h"
 #include "io/file.h"
 
@@ -167,6 +168,11 @@ static const struct {
      "sweep.yaml:2:1: unknown key 'gird' of a sweep, did you mean 'grid'"},
     {"base: base.yaml\ngrid: {train.epoch: [1]}\n",
      "sweep.yaml:2:8: 'train.epoch' is no key of a config, did you mean 'train.epochs'"},
+    {"base: base.yaml\ngrid: {train: {epochs: [1, 2]}}\n",
+     "sweep.yaml:2:8: 'train' is a section: keys stand in full here, write train.epochs: ..."},
+    {"base: base.yaml\ngrid: {lr_quant: [1e-4]}\n", "'lr_quant' is no key of a config, did you mean 'train.lr_quant'?"},
+    {"model: x\ntrain: {epochs: 1}\n", "sweep.yaml:1:1: this is the config of one run: brick run sweep.yaml"},
+    {"base: base.yaml\ntrain: {epochs: 1}\n", "sweep.yaml:2:1: 'train' is a key of a config: in a sweep it stands under set: or grid:"},
     {"base: base.yaml\ngrid: {train.epochs: 1}\n", "train.epochs: a list is expected"},
     {"base: base.yaml\ngrid: {train.epochs: []}\n", "train.epochs: a list is expected"},
     {"base: base.yaml\ngrid: {}\n", "grid: a map is expected"},
@@ -235,12 +241,30 @@ START_TEST(sweeps_are_told_from_configs)
 }
 END_TEST
 
+/* A folder that a plugin's quantizer made is none of brick's own of the same name, and the other way round. */
+START_TEST(a_quantizer_of_a_plugin_is_not_one_of_brick)
+{
+    bk_run_config *c = calloc(1, sizeof *c);
+    bk_json *manifest = bk_json_object(), *plugins = bk_json_object(), *none = bk_json_object();
+    strcpy(c->quant.weight.quantizer, "affine");
+    bk_json_set(plugins, "affine", bk_json_of_text("0123456789abcdef"));
+    bk_json_set(manifest, "plugins", plugins);
+    ck_assert_str_eq(bk_run_other_plugin(c, manifest), "affine");
+    bk_json_set(none, "plugins", bk_json_object());
+    ck_assert_ptr_null(bk_run_other_plugin(c, none));
+    bk_json_free(manifest);
+    bk_json_free(none);
+    free(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sweep");
     TCase *t = tcase_create("sweep");
     tcase_add_checked_fixture(t, begin, end);
     tcase_add_test(t, grid_is_a_product_whose_last_axis_is_the_fastest);
+    tcase_add_test(t, a_quantizer_of_a_plugin_is_not_one_of_brick);
     tcase_add_test(t, zip_walks_its_lists_together);
     tcase_add_test(t, points_may_name_different_keys);
     tcase_add_test(t, grid_zip_and_points_multiply);

@@ -206,7 +206,7 @@ START_TEST(running_run_shows_block_epoch_and_losses)
     look();
     ck_assert_int_eq(view.state, BK_VIEW_RUNNING);
     ck_assert_str_eq(line,
-                     "[4/5] train 42%, 2m20s left, block 13/30, epoch 3/20, loss 1.200e-04, validation 3.400e-04");
+                     "[4/5] train 42%, 2m20s left, block 12 (13 of 30), epoch 3/20, loss 1.200e-04, validation 3.400e-04");
     bk_lock_release(&held);
     bk_beacon_close(&b);
 }
@@ -271,7 +271,7 @@ START_TEST(free_lock_without_summary_is_a_stopped_run)
     put("log.txt", "info  prefix: none\nerror block 12: no space left\n");
     look();
     ck_assert_int_eq(view.state, BK_VIEW_STOPPED);
-    ck_assert_str_eq(line, "stopped at [4/5] train, block 13/30: block 12: no space left");
+    ck_assert_str_eq(line, "stopped at [4/5] train, block 12 (13 of 30): block 12: no space left");
 }
 END_TEST
 
@@ -371,7 +371,7 @@ START_TEST(rows_align_with_their_head)
     bk_watch_head(10, head);
     bk_watch_row("a", 10, &view, line);
     const char *pairs[][2] = {
-        {"block", "13/30"}, {"epoch", "3/20"}, {"loss", "1.200e-04"}, {"validation", "3.400e-04"}, {"left", "2m20s"}};
+        {"block", "12 (13/30)"}, {"epoch", "3/20"}, {"loss", "1.200e-04"}, {"validation", "3.400e-04"}, {"left", "2m20s"}};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         const char *h = strstr(head, pairs[i][0]), *r = strstr(line, pairs[i][1]);
         ck_assert_msg(h && r, "%s", pairs[i][0]);
