@@ -1,4 +1,5 @@
 #include <check.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,16 @@ START_TEST(writer_shows_nothing_before_commit)
     ck_assert_int_eq(bk_writer_commit(&w, &err), BK_OK);
     check_text(at("f"), "newer");
     ck_assert(!bk_exists(at("f.partial")));
+}
+END_TEST
+
+START_TEST(too_many_open_files_are_a_lack_of_resources)
+{
+    bk_error_clear(&err);
+    errno = EMFILE;
+    ck_assert_int_eq(bk_fail_errno(&err, "f: cannot open"), BK_ENOMEM);
+    ck_assert_ptr_nonnull(strstr(err.msg, "ulimit -n"));
+    bk_error_clear(&err);
 }
 END_TEST
 
@@ -271,6 +282,7 @@ int main(void)
     tcase_add_test(c, read_is_bounded_by_the_size);
     tcase_add_test(c, slurp_terminates_and_keeps_the_limit);
     tcase_add_test(c, writer_shows_nothing_before_commit);
+    tcase_add_test(c, too_many_open_files_are_a_lack_of_resources);
     tcase_add_test(c, a_file_has_one_writer_at_a_time);
     tcase_add_test(c, abort_keeps_the_old_file);
     tcase_add_test(c, writer_refuses_what_is_no_file);
