@@ -108,7 +108,7 @@ static bk_status sync_folder_of(const char *path, bk_error *err)
 static bk_status open_alone(const char *path, int *fd, bk_error *err)
 {
     struct stat held, there;
-    for (;;) {
+    for (int try = 0; try < 100; try++) {
         *fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (*fd < 0) return bk_fail_errno(err, "%s: cannot create", path);
         bool busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -117,12 +117,13 @@ static bk_status open_alone(const char *path, int *fd, bk_error *err)
             return bk_fail(err, BK_EINVAL, "%s: another process is writing this file", path);
         }
         /* What was locked may have got its final name meanwhile. */
-        if (fstat(*fd, &held) == 0 && stat(path, &there) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev) break;
+        bool same = fstat(*fd, &held) == 0 && stat(path, &there) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+        if (same && ftruncate(*fd, 0) == 0) return BK_OK;
+        bk_status status = same ? bk_fail_errno(err, "%s: cannot empty", path) : BK_OK;
         close(*fd);
+        BK_TRY(status);
     }
-    if (ftruncate(*fd, 0) == 0) return BK_OK;
-    close(*fd);
-    return bk_fail_errno(err, "%s: cannot empty", path);
+    return bk_fail(err, BK_EIO, "%s: is renamed by others again and again", path);
 }
 
 bk_status bk_writer_open(bk_writer *w, const char *path, bk_error *err)
