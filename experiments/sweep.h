@@ -65,6 +65,8 @@ bk_status bk_sweep_hash(const bk_run_config *c, const char *const *keys, char he
 /* DIR for results and run folders where none is given: runs/<name of the file>. */
 void bk_sweep_folder(const bk_sweep *s, char *to, size_t size);
 
+/* The value of an axis at a point; NaN if it is no number. */
+double bk_sweep_number(const bk_sweep *s, int axis, int point);
 /* A sentence if the best of the values of an axis, lo .. hi, is the smallest or the largest one, and the key could go beyond it. */
 bool bk_sweep_at_edge(const char *key, double best, double lo, double hi, char *text, size_t size);
 

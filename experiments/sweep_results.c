@@ -150,15 +150,24 @@ double bk_sweep_loss(const char *dir, int64_t block)
 
 /* --- rows --- */
 
-static bk_json *axis_json(const bk_sweep *s, int axis, const char *text)
+double bk_sweep_number(const bk_sweep *s, int axis, int point)
 {
     bk_key_type t = bk_keys[s->axis[axis]].type;
+    const char *text = s->point[point].shown[axis];
     char *end;
     bool is_number = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_INT_OR || t == BK_KEY_OPTION_INT;
+    double x = strtod(text, &end);
+    return is_number && end != text && !*end ? x : NAN;
+}
+
+static bk_json *axis_json(const bk_sweep *s, int axis, int point)
+{
+    bk_key_type t = bk_keys[s->axis[axis]].type;
+    const char *text = s->point[point].shown[axis];
+    double x = bk_sweep_number(s, axis, point);
     if (!strcmp(text, "-")) return bk_json_null();
     if (t == BK_KEY_BOOL || t == BK_KEY_OPTION_BOOL) return bk_json_of_bool(!strcmp(text, "true"));
-    double x = strtod(text, &end);
-    if (!is_number || *end) return bk_json_of_text(text);
+    if (isnan(x)) return bk_json_of_text(text);
     return t == BK_KEY_REAL ? bk_json_of_num(x) : bk_json_of_int(strtoll(text, NULL, 10));
 }
 
@@ -179,7 +188,7 @@ static bk_json *row_json(const bk_sweep *s, int point, const bk_sweep_row *row, 
                    {"loss_final", row->loss_final},
                    {"loss_last", row->loss_last}};
     bk_json_set(o, "point", bk_json_of_text(p->name));
-    for (int a = 0; a < s->n_axes; a++) bk_json_set(o, bk_keys[s->axis[a]].path, axis_json(s, a, p->shown[a]));
+    for (int a = 0; a < s->n_axes; a++) bk_json_set(o, bk_keys[s->axis[a]].path, axis_json(s, a, point));
     bk_json_set(o, "status", bk_json_of_text(state_name[row->state]));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         bk_json_set(o, numbers[i].key, bk_json_of_num(numbers[i].value));

@@ -170,17 +170,6 @@ bool bk_sweep_at_edge(const char *key, double best, double lo, double hi, char *
     return true;
 }
 
-/* The value of an axis at a point; NaN if it is no number. */
-static double number_at(const bk_sweep *s, int axis, int point)
-{
-    bk_key_type t = bk_keys[s->axis[axis]].type;
-    const char *text = s->point[point].shown[axis];
-    char *end;
-    double x = strtod(text, &end);
-    bool numeric = t == BK_KEY_INT || t == BK_KEY_REAL || t == BK_KEY_BITS || t == BK_KEY_INT_OR || t == BK_KEY_OPTION_INT;
-    return numeric && end != text && !*end ? x : NAN;
-}
-
 static void print_edges(const bk_sweep *s, int best)
 {
     for (int a = 0; a < s->n_axes; a++) {
@@ -188,11 +177,11 @@ static void print_edges(const bk_sweep *s, int best)
         double lo = INFINITY, hi = -INFINITY;
         bool numeric = a != seed_axis(s);
         for (int i = 0; i < s->n && numeric; i++) {
-            double x = number_at(s, a, i);
+            double x = bk_sweep_number(s, a, i);
             numeric = isfinite(x);
             lo = fmin(lo, x), hi = fmax(hi, x);
         }
-        if (numeric && bk_sweep_at_edge(bk_keys[s->axis[a]].path, number_at(s, a, best), lo, hi, line, sizeof line)) puts(line);
+        if (numeric && bk_sweep_at_edge(bk_keys[s->axis[a]].path, bk_sweep_number(s, a, best), lo, hi, line, sizeof line)) puts(line);
     }
 }
 
