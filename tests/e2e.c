@@ -267,6 +267,16 @@ void e2e_config(const char *model, const char *more)
 
 /* --- files --- */
 
+void e2e_exists(const char *path)
+{
+    ck_assert_msg(bk_exists(path), "%s is not there", path);
+}
+
+void e2e_absent(const char *path)
+{
+    ck_assert_msg(!bk_exists(path), "%s is there", path);
+}
+
 char *e2e_text(const char *path)
 {
     char *text;

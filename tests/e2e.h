@@ -48,6 +48,10 @@ void e2e_count(long calls[3], const char *words);
  * left out that can be installed: with CI in the environment. */
 bool e2e_skipped(int tests, const char *why);
 
+/* Demands that a file or folder is there, or is not. */
+void e2e_exists(const char *path);
+void e2e_absent(const char *path);
+
 /* Whole files and folders; texts are malloc'd. */
 char *e2e_text(const char *path);
 void e2e_write(const char *path, const char *text);
