@@ -6,13 +6,9 @@
 #include <string.h>
 
 #include "blocks/pass.h"
+#include "tests/ok.h"
 
 enum { SAMPLES = BK_CALIBRATED_SAMPLES, TOKENS = BK_CALIBRATED_TOKENS };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static float *room(int64_t n)
 {

@@ -5,10 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
+#include "tests/ok.h"
 
 static int64_t number(const bk_golden_block *gb, const char *attr)
 {

@@ -6,11 +6,7 @@
 #include <string.h>
 
 #include "blocks/weights.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK, "%s: %s", bk_status_name(st), err->msg);
-}
+#include "tests/ok.h"
 
 static double *room(int64_t n)
 {

@@ -8,18 +8,14 @@
 #include "blocks/model.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-
-static void must(bk_status status, const bk_error *err)
-{
-    if (status) ck_abort_msg("%s: %s", bk_status_name(status), err->msg);
-}
+#include "tests/ok.h"
 
 static float *values(const bk_st_set *s, const bk_st_tensor *t)
 {
     bk_error err = {0};
     float *v = malloc((size_t)t->count * sizeof *v + 1);
     ck_assert_ptr_nonnull(v);
-    must(bk_st_read_f32(s, t, 0, t->count, v, &err), &err);
+    ok(bk_st_read_f32(s, t, 0, t->count, v, &err), &err);
     return v;
 }
 
@@ -31,19 +27,19 @@ static void write_shard(const bk_st_set *s, const char *to, int shard, int shard
     char file[64];
     snprintf(file, sizeof file, "model-%05d-of-%05d.safetensors", shard + 1, shards);
     char *path = bk_path_join(to, file);
-    must(bk_st_writer_new(path, &w, &err), &err);
+    ok(bk_st_writer_new(path, &w, &err), &err);
     for (int64_t i = shard; i < bk_st_count(s); i += shards) {
         const bk_st_tensor *t = bk_st_at(s, i);
-        must(bk_st_writer_declare(w, t->name, BK_ST_F32, t->ndim, t->dim, &err), &err);
+        ok(bk_st_writer_declare(w, t->name, BK_ST_F32, t->ndim, t->dim, &err), &err);
         bk_json_set(map, t->name, bk_json_of_text(file));
     }
     for (int64_t i = shard; i < bk_st_count(s); i += shards) {
         const bk_st_tensor *t = bk_st_at(s, i);
         float *v = values(s, t);
-        must(bk_st_writer_put(w, t->name, v, (size_t)t->count * sizeof *v, &err), &err);
+        ok(bk_st_writer_put(w, t->name, v, (size_t)t->count * sizeof *v, &err), &err);
         free(v);
     }
-    must(bk_st_writer_commit(w, &err), &err);
+    ok(bk_st_writer_commit(w, &err), &err);
     free(path);
 }
 
@@ -53,12 +49,12 @@ void repack_shards(const char *from, const char *to, int shards)
     bk_st_set *s;
     bk_json *index = bk_json_object(), *map = bk_json_object();
     bk_json_set(index, "weight_map", map);
-    must(bk_st_open_folder(from, &s, &err), &err);
-    must(bk_mkdir_p(to, &err), &err);
+    ok(bk_st_open_folder(from, &s, &err), &err);
+    ok(bk_mkdir_p(to, &err), &err);
     for (int i = 0; i < shards; i++) write_shard(s, to, i, shards, map);
     char *path = bk_path_join(to, "model.safetensors.index.json"), *old = bk_path_join(from, "config.json"), *new = bk_path_join(to, "config.json");
-    must(bk_json_save(index, path, &err), &err);
-    must(bk_copy_file(old, new, &err), &err);
+    ok(bk_json_save(index, path, &err), &err);
+    ok(bk_copy_file(old, new, &err), &err);
     bk_json_free(index);
     bk_st_close(s);
     free(path);
@@ -140,7 +136,7 @@ void repack_gguf(const char *from, const char *path)
 {
     bk_error err = {0};
     bk_model *m;
-    must(bk_model_open(from, &m, &err), &err);
+    ok(bk_model_open(from, &m, &err), &err);
     job j = {.c = bk_model_config(m), .s = bk_model_tensors(m)};
     repack_gguf_keys(&j.m, j.c);
     add_tensor(&j, "model.embed_tokens.weight", "token_embd.weight", false);

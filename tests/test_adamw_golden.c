@@ -7,13 +7,9 @@
 #include "autograd/op.h"
 #include "autograd/optim.h"
 #include "tests/h5_golden.h"
+#include "tests/ok.h"
 
 enum { GROUPS = 2, PER_GROUP = 2 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s", err->msg);
-}
 
 static double tolerance(bk_golden *g, const bk_backend *be, const char *path)
 {

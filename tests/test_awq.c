@@ -6,17 +6,13 @@
 
 #include "blocks/awq.h"
 #include "tests/calibrated.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 
 enum { SAMPLES = BK_CALIBRATED_SAMPLES, TOKENS = BK_CALIBRATED_TOKENS, ROWS = SAMPLES * TOKENS, LAYERS = 2, LOUD = 9, DEAD = 5 };
 
 static const bk_site_id sites[] = {BK_SITE_ATTN_IN, BK_SITE_O_IN, BK_SITE_MLP_IN, BK_SITE_DOWN_IN};
 enum { SITES = sizeof sites / sizeof sites[0] };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static void near(double got, double want, double tolerance, const char *what, int64_t i)
 {

@@ -7,16 +7,12 @@
 
 #include "quant/steps.h"
 #include "tests/golden_block.h"
+#include "tests/ok.h"
 
 static const char *const cases[] = {"fp", "fp_bias", "fp_qknorm", "fp_hd32", "fp_noprefix", "fp_r3r4", "o2_w4a4kv4_sym", "o2_w4a4kv4_asym",
                                     "o2_w4a8kv4_sym", "o1_w4a4kv4_sym", "o1_w4a4kv4_asym", "o1_w4a8kv4_sym", "o1_w4a4kv4_plainkey", "w3g32_asym",
                                     "o2_w4a4kv4_bias_qknorm_hd32"};
 enum { CASES = sizeof cases / sizeof cases[0] };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* What one pass leaves behind. */
 typedef struct pass {

@@ -8,6 +8,7 @@
 #include "blocks/gptq.h"
 #include "blocks/init.h"
 #include "quant/steps.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
@@ -16,11 +17,6 @@ enum { SAMPLES = 5, TOKENS = 24, ROWS = SAMPLES * TOKENS, BACKENDS = 3 };
 static const bk_backend *backend_of(int i)
 {
     return i == 0 ? bk_backend_ref(BK_F64) : i == 1 ? bk_backend_cpu() : bk_backend_guard(BK_F32);
-}
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
 }
 
 typedef struct env {

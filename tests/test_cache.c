@@ -14,16 +14,12 @@
 #include "experiments/verbs.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
 #define TOKENS 13
 #define FIRST 5 /* tokens that begin the sequence together */
-
-static void ok(bk_status st, const bk_error *err)
-{
-    if (st || err->code) ck_abort_msg("%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* --- one block --- */
 

@@ -7,6 +7,7 @@
 #include "autograd/rng.h"
 #include "examples/quantizer_odd.c"
 #include "ops/ops.h"
+#include "tests/ok.h"
 
 enum { ROWS = 4, COLS = 8, GROUP = 4, N = ROWS * COLS, TOKENS = 16 };
 
@@ -20,11 +21,6 @@ typedef struct fixture {
     bk_tensor *w;
     float w0[N];
 } fixture;
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* Three codes of two bits, five of three. */
 static bk_qspec odd_spec(bk_granularity granularity, int codes)

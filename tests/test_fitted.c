@@ -10,15 +10,11 @@
 #include "blocks/fitted.h"
 #include "io/file.h"
 #include "io/store.h"
+#include "tests/ok.h"
 
 enum { LAYERS = 3, HIDDEN = 24, KV = 2, DIM = 8, INTER = 12 };
 
 static const bk_config config = {.layers = LAYERS, .hidden = HIDDEN, .heads = 4, .kv_heads = KV, .head_dim = DIM, .inter = INTER};
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK, "%s: %s", bk_status_name(st), err->msg);
-}
 
 static void refused(bk_status st, bk_status want, const bk_error *err, const char *said)
 {

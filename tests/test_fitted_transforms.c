@@ -6,17 +6,13 @@
 #include <string.h>
 
 #include "blocks/source.h"
+#include "tests/ok.h"
 #include "tests/plain_llama.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_logits.h"
 #include "tests/tiny_model.h"
 
 enum { TOKENS = 6 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static void make_ids(int32_t *ids, int64_t vocab)
 {

@@ -11,17 +11,13 @@
 #include "quant/gptq.h"
 #include "quant/steps.h"
 #include "tests/h5_golden.h"
+#include "tests/ok.h"
 
 enum { BACKENDS = 4, MOST = 64 }; /* MOST: rows or columns of a problem */
 
 static const bk_backend *backend_of(int i)
 {
     return i == 0 ? bk_backend_ref(BK_F64) : i == 1 ? bk_backend_ref(BK_F32) : i == 2 ? bk_backend_cpu() : bk_backend_guard(BK_F32);
-}
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
 }
 
 /* A weight, its inputs, and what GPTQ made of them. */

@@ -7,13 +7,9 @@
 
 #include "blocks/init.h"
 #include "quant/steps.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* A block, its inputs, and what stands where in full precision. */
 typedef struct env {

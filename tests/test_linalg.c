@@ -7,11 +7,7 @@
 #include "autograd/linalg.h"
 #include "autograd/rng.h"
 #include "tests/count_alloc.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
+#include "tests/ok.h"
 
 static double *room(int64_t n)
 {

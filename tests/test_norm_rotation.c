@@ -6,12 +6,8 @@
 
 #include "autograd/rng.h"
 #include "blocks/norm_rotation.h"
+#include "tests/ok.h"
 #include "tests/tiny_model.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static void *room(size_t bytes)
 {

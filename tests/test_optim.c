@@ -5,11 +5,7 @@
 #include <string.h>
 
 #include "autograd/optim.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
+#include "tests/ok.h"
 
 static const bk_backend *backend(int i)
 {

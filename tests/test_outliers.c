@@ -6,16 +6,12 @@
 
 #include "blocks/outliers.h"
 #include "tests/h5_golden.h"
+#include "tests/ok.h"
 #include "tests/tiny_model.h"
 
 static const char *const cases[] = {"normal", "tie_sequence", "tie_magnitude", "single_rare", "single_kept", "single_boundary",
                                     "none", "position0_only", "few_ids", "edges"};
 enum { CASES = sizeof cases / sizeof cases[0], MAX_TOKENS = 256 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* Maxima and outliers of a case, sequence after sequence in an order that is not the visiting order. */
 static void detect_case(bk_golden *g, const char *path, bk_outliers *o)

@@ -5,13 +5,9 @@
 #include <string.h>
 
 #include "blocks/pass.h"
+#include "tests/ok.h"
 #include "tests/plain_llama.h"
 #include "tests/tiny_model.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 typedef struct model {
     char dir[BK_TINY_PATH];

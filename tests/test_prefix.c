@@ -9,16 +9,12 @@
 #include "blocks/pass.h"
 #include "blocks/prefix.h"
 #include "io/store.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_model.h"
 
 enum { P = 3, T = 9, B = 2 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* --- one block in f64 --- */
 

@@ -11,13 +11,9 @@
 #include "experiments/synth.h"
 #include "io/file.h"
 #include "quant/steps.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* --- candidates --- */
 

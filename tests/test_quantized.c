@@ -13,16 +13,12 @@
 #include "blocks/pass.h"
 #include "blocks/quantized.h"
 #include "io/file.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_model.h"
 
 enum { SAMPLES = 2, TOKENS = 6 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* --- one way to quantize a model --- */
 

@@ -4,12 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/ok.h"
 #include "tests/trainee.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static bool same_bytes(const float *a, const float *b, int64_t n)
 {

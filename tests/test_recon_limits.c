@@ -6,13 +6,9 @@
 
 #include "blocks/init.h"
 #include "tests/count_alloc.h"
+#include "tests/ok.h"
 #include "tests/tiny_model.h"
 #include "tests/trainee.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 /* --- numbers that break --- */
 

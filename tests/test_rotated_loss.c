@@ -7,16 +7,12 @@
 #include "autograd/rng.h"
 #include "blocks/init.h"
 #include "blocks/rotated_loss.h"
+#include "tests/ok.h"
 #include "tests/plain_llama.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
 enum { BATCH = 3, TOKENS = 9 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static double *room(int64_t n)
 {

@@ -6,13 +6,9 @@
 
 #include "blocks/smooth.h"
 #include "tests/calibrated.h"
+#include "tests/ok.h"
 
 enum { ROWS = BK_CALIBRATED_SAMPLES * BK_CALIBRATED_TOKENS, LOUD = 9, DEAD = 5 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 static void same(float got, double want, const char *what, int64_t i)
 {

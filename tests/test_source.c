@@ -5,12 +5,8 @@
 #include <string.h>
 
 #include "blocks/source.h"
+#include "tests/ok.h"
 #include "tests/tiny_model.h"
-
-static void must(bk_status status, const bk_error *err)
-{
-    if (status) ck_abort_msg("%s: %s", bk_status_name(status), err->msg);
-}
 
 static const bk_rotation_spec everything = {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .seed = 5};
 
@@ -30,11 +26,11 @@ static opened open_both(void)
     strcpy(c.arch, "qwen2");
     c.qkv_bias = c.tied = true;
     bk_tiny_model_write(&c, 1, o.dir);
-    must(bk_model_open(o.dir, &o.model, &err), &err);
-    must(bk_source_open(o.model, NULL, &o.plain, &err), &err);
-    must(bk_source_open(o.model, &everything, &o.turned, &err), &err);
-    must(bk_weights_alloc(bk_source_config(o.plain), &o.a, &err), &err);
-    must(bk_weights_alloc(bk_source_config(o.turned), &o.b, &err), &err);
+    ok(bk_model_open(o.dir, &o.model, &err), &err);
+    ok(bk_source_open(o.model, NULL, &o.plain, &err), &err);
+    ok(bk_source_open(o.model, &everything, &o.turned, &err), &err);
+    ok(bk_weights_alloc(bk_source_config(o.plain), &o.a, &err), &err);
+    ok(bk_weights_alloc(bk_source_config(o.turned), &o.b, &err), &err);
     return o;
 }
 
@@ -62,21 +58,21 @@ START_TEST(without_transforms_every_bit_is_the_models)
     int64_t hidden = bk_source_config(o.plain)->hidden;
     float row[64], want[64], *w = malloc((size_t)o.a.count * sizeof *w);
     ck_assert_ptr_nonnull(w);
-    must(bk_source_block(o.plain, 1, &o.a, &err), &err);
+    ok(bk_source_block(o.plain, 1, &o.a, &err), &err);
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(bk_model_config(o.model), id, &out, &in);
-        must(bk_model_read_linear(o.model, 1, id, w, &err), &err);
+        ok(bk_model_read_linear(o.model, 1, id, w, &err), &err);
         ck_assert_mem_eq(o.a.w[id], w, (size_t)(out * in) * sizeof *w);
         ck_assert_int_eq(o.a.b[id] != NULL, bk_model_has_bias(o.model, id));
     }
-    must(bk_source_embed(o.plain, (int32_t[]){17}, 1, row, &err), &err);
-    must(bk_model_read_embed(o.model, 17, 1, want, &err), &err);
+    ok(bk_source_embed(o.plain, (int32_t[]){17}, 1, row, &err), &err);
+    ok(bk_model_read_embed(o.model, 17, 1, want, &err), &err);
     ck_assert_mem_eq(row, want, sizeof row);
-    must(bk_source_head(o.plain, 17, 1, row, &err), &err);
+    ok(bk_source_head(o.plain, 17, 1, row, &err), &err);
     ck_assert_mem_eq(row, want, sizeof row); /* tied */
     bk_source_final_norm(o.plain, row);
-    must(bk_model_read_final_norm(o.model, want, &err), &err);
+    ok(bk_model_read_final_norm(o.model, want, &err), &err);
     ck_assert_mem_eq(row, want, (size_t)hidden * sizeof *row);
     ck_assert(bk_source_config(o.plain)->tied);
     ck_assert(!bk_source_r3(o.plain) && !bk_source_r4(o.plain));
@@ -91,10 +87,10 @@ START_TEST(blocks_are_the_models_blocks_rotated)
     bk_error err = {0};
     for (int64_t layer = 0; layer < 2; layer++) {
         bk_block_weights again;
-        must(bk_weights_alloc(bk_source_config(o.turned), &again, &err), &err);
-        must(bk_weights_load(o.model, layer, &again, &err), &err);
-        must(bk_rotation_block(bk_source_rotation(o.turned), layer, &again, &err), &err);
-        must(bk_source_block(o.turned, layer, &o.b, &err), &err);
+        ok(bk_weights_alloc(bk_source_config(o.turned), &again, &err), &err);
+        ok(bk_weights_load(o.model, layer, &again, &err), &err);
+        ok(bk_rotation_block(bk_source_rotation(o.turned), layer, &again, &err), &err);
+        ok(bk_source_block(o.turned, layer, &o.b, &err), &err);
         ck_assert_mem_eq(o.b.memory, again.memory, (size_t)again.count * sizeof(float));
         bk_weights_free(&again);
     }
@@ -107,13 +103,13 @@ START_TEST(blocks_read_twice_are_the_same)
 {
     opened o = open_both();
     bk_error err = {0};
-    must(bk_source_block(o.turned, 0, &o.b, &err), &err);
+    ok(bk_source_block(o.turned, 0, &o.b, &err), &err);
     float *first = malloc((size_t)o.b.count * sizeof *first);
     ck_assert_ptr_nonnull(first);
     memcpy(first, o.b.memory, (size_t)o.b.count * sizeof *first);
-    must(bk_source_block(o.turned, 1, &o.b, &err), &err);
+    ok(bk_source_block(o.turned, 1, &o.b, &err), &err);
     ck_assert_mem_ne(o.b.memory, first, (size_t)o.b.count * sizeof *first);
-    must(bk_source_block(o.turned, 0, &o.b, &err), &err);
+    ok(bk_source_block(o.turned, 0, &o.b, &err), &err);
     ck_assert_mem_eq(o.b.memory, first, (size_t)o.b.count * sizeof *first);
     free(first);
     close_both(&o);
@@ -126,10 +122,10 @@ START_TEST(embeddings_come_in_the_order_of_the_ids)
     bk_error err = {0};
     float rows[4 * 64], row[64];
     const int32_t ids[] = {255, 0, 3, 255};
-    must(bk_source_embed(o.turned, ids, 4, rows, &err), &err);
+    ok(bk_source_embed(o.turned, ids, 4, rows, &err), &err);
     for (int i = 0; i < 4; i++) {
-        must(bk_model_read_embed(o.model, ids[i], 1, row, &err), &err);
-        must(bk_rotation_embed(bk_source_rotation(o.turned), 1, row, &err), &err);
+        ok(bk_model_read_embed(o.model, ids[i], 1, row, &err), &err);
+        ok(bk_rotation_embed(bk_source_rotation(o.turned), 1, row, &err), &err);
         ck_assert_double_lt(distance(rows + i * 64, row, 64), 1e-7);
     }
     close_both(&o);
@@ -157,8 +153,8 @@ START_TEST(head_takes_the_final_gain)
     bk_error err = {0};
     float plain[3 * 64], turned[3 * 64], gain[64], ones[64];
     double x[64], y[64], size = 0;
-    must(bk_source_head(o.plain, 200, 3, plain, &err), &err);
-    must(bk_source_head(o.turned, 200, 3, turned, &err), &err);
+    ok(bk_source_head(o.plain, 200, 3, plain, &err), &err);
+    ok(bk_source_head(o.turned, 200, 3, turned, &err), &err);
     bk_source_final_norm(o.plain, gain);
     bk_source_final_norm(o.turned, ones);
     for (int i = 0; i < 64; i++) {
@@ -167,7 +163,7 @@ START_TEST(head_takes_the_final_gain)
         size += x[i] * x[i];
     }
     const bk_rotation *r = bk_source_rotation(o.turned);
-    must(bk_hadamard_apply_f64(r->hidden, r->r1_signs, y, 1, 64, 1, &err), &err);
+    ok(bk_hadamard_apply_f64(r->hidden, r->r1_signs, y, 1, 64, 1, &err), &err);
     for (int row = 0; row < 3; row++) {
         double before = 0, after = 0;
         for (int i = 0; i < 64; i++) {
@@ -201,7 +197,7 @@ START_TEST(bias_without_a_place_is_refused)
     bk_config bare = *bk_source_config(o.plain);
     bk_block_weights w;
     bare.qkv_bias = false;
-    must(bk_weights_alloc(&bare, &w, &err), &err);
+    ok(bk_weights_alloc(&bare, &w, &err), &err);
     ck_assert_int_eq(bk_source_block(o.plain, 0, &w, &err), BK_ESHAPE);
     ck_assert_ptr_nonnull(strstr(err.msg, "bias"));
     bk_weights_free(&w);

@@ -7,14 +7,10 @@
 #include "blocks/spin.h"
 #include "experiments/synth.h"
 #include "io/file.h"
+#include "tests/ok.h"
 #include "tests/tiny_block.h"
 
 enum { SAMPLES = 4, TOKENS = 48, STEPS = 20, DOCUMENTS = 2 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 typedef struct model {
     char dir[64], text[DOCUMENTS * BK_SYNTH_DOCUMENT];

@@ -8,14 +8,10 @@
 
 #include "blocks/recon.h"
 #include "tests/golden_block.h"
+#include "tests/ok.h"
 
 static const char *const cases[] = {"o2_w4a4kv4_sym", "o1_w4a4kv4_sym"};
 enum { CASES = sizeof cases / sizeof cases[0], STEPS = 30 };
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
 
 typedef struct run {
     bk_golden_block gb;

@@ -8,11 +8,7 @@
 #include "autograd/rng.h"
 #include "blocks/transforms.h"
 #include "tests/h5_golden.h"
-
-static void must(bk_status status, const bk_error *err)
-{
-    if (status) ck_abort_msg("%s: %s", bk_status_name(status), err->msg);
-}
+#include "tests/ok.h"
 
 static void *room(int64_t count, size_t size)
 {
@@ -60,7 +56,7 @@ static void shape_heads(const bk_config *c, const float *gain, const bk_hadamard
             }
         }
     }
-    if (r3) must(bk_hadamard_apply_f64(r3, NULL, x, T * heads, d, 1, &err), &err);
+    if (r3) ok(bk_hadamard_apply_f64(r3, NULL, x, T * heads, d, 1, &err), &err);
 }
 
 static void attention(const bk_config *c, int64_t T, const double *q, const double *k, const double *v, double *y)
@@ -105,7 +101,7 @@ static void run_block(const bk_config *c, const bk_block_weights *w, const bk_ha
     add_linear(c, w, BK_W_GATE, T, n, gate);
     add_linear(c, w, BK_W_UP, T, n, up);
     for (int64_t i = 0; i < T * c->inter; i++) up[i] *= gate[i] / (1 + exp(-gate[i]));
-    if (r4) must(bk_hadamard_apply_f64(r4, NULL, up, T, c->inter, 1, &err), &err);
+    if (r4) ok(bk_hadamard_apply_f64(r4, NULL, up, T, c->inter, 1, &err), &err);
     add_linear(c, w, BK_W_DOWN, T, up, x);
     free(n), free(q), free(o), free(k), free(v), free(gate), free(up);
 }
@@ -134,7 +130,7 @@ static golden open_golden(int which)
     c->rope_theta = bk_golden_attr(g.file, "rope_theta", "%s", g.model);
     c->qkv_bias = c->o_bias = which == 0;
     bk_rotation_spec all = {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .r2_per_kv_head = true, .seed = 1};
-    must(bk_rotation_create(c, &all, bk_golden_f32(g.file, "%s/base/weights/model.norm.weight", g.model), &g.rotation, &err), &err);
+    ok(bk_rotation_create(c, &all, bk_golden_f32(g.file, "%s/base/weights/model.norm.weight", g.model), &g.rotation, &err), &err);
     const int32_t *r1 = bk_golden_i32(g.file, "%s/rotation/R1_signs", g.model), *r2 = bk_golden_i32(g.file, "%s/rotation/R2_signs", g.model);
     for (int64_t i = 0; i < c->hidden; i++) g.rotation->r1_signs[i] = (int8_t)r1[i];
     int64_t r2_count = bk_golden_count(g.file, "%s/rotation/R2_signs", g.model);
@@ -152,7 +148,7 @@ static void close_golden(golden *g)
 static void golden_block(golden *g, const char *stage, int64_t layer, bk_block_weights *w)
 {
     bk_error err = {0};
-    must(bk_weights_alloc(&g->config, w, &err), &err);
+    ok(bk_weights_alloc(&g->config, w, &err), &err);
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(&g->config, id, &out, &in);
@@ -209,7 +205,7 @@ START_TEST(blocks_follow_golden_stages)
         golden_block(&g, "base", layer, &w);
         for (int s = 0; s < STAGES && bk_golden_has(g.file, "%s/%s", g.model, stages[s].stage); s++) {
             bk_weights_view view = bk_weights_view_of(&w);
-            must(bk_transforms[stages[s].transform].block(g.rotation, layer, &view, &err), &err);
+            ok(bk_transforms[stages[s].transform].block(g.rotation, layer, &view, &err), &err);
             compare_block(&g, stages[s].stage, layer, &w);
         }
         bk_weights_free(&w);
@@ -225,7 +221,7 @@ START_TEST(whole_list_equals_the_last_golden_stage)
     bk_error err = {0};
     bk_block_weights w;
     golden_block(&g, "base", 1, &w);
-    must(bk_rotation_block(g.rotation, 1, &w, &err), &err);
+    ok(bk_rotation_block(g.rotation, 1, &w, &err), &err);
     compare_block(&g, last, 1, &w);
     bk_weights_free(&w);
     close_golden(&g);
@@ -240,10 +236,10 @@ START_TEST(embedding_and_head_follow_golden_stages)
     float *embed = bk_golden_f32(g.file, "%s/base/weights/model.embed_tokens.weight", g.model);
     float *head = bk_golden_f32(g.file, "%s/base/weights/%s", g.model, g.config.tied ? "model.embed_tokens.weight" : "lm_head.weight");
     bk_vectors v = {BK_F32, head, rows, hidden, hidden, 1};
-    must(bk_transforms[BK_TRANSFORM_FUSE].head(g.rotation, &v, &err), &err);
+    ok(bk_transforms[BK_TRANSFORM_FUSE].head(g.rotation, &v, &err), &err);
     compare_array(&g, "norm_fused", "lm_head.weight", head, rows * hidden, hidden);
-    must(bk_transforms[BK_TRANSFORM_R1].head(g.rotation, &v, &err), &err);
-    must(bk_rotation_embed(g.rotation, rows, embed, &err), &err);
+    ok(bk_transforms[BK_TRANSFORM_R1].head(g.rotation, &v, &err), &err);
+    ok(bk_rotation_embed(g.rotation, rows, embed, &err), &err);
     compare_array(&g, "r1", "lm_head.weight", head, rows * hidden, hidden);
     compare_array(&g, "r1", "model.embed_tokens.weight", embed, rows * hidden, hidden);
     close_golden(&g);
@@ -320,7 +316,7 @@ static void random_block(const bk_config *c, const bk_config *after, bk_block_we
 {
     uint64_t counter = 0;
     bk_error err = {0};
-    must(bk_weights_alloc(after, w, &err), &err);
+    ok(bk_weights_alloc(after, w, &err), &err);
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(c, id, &out, &in);
@@ -337,7 +333,7 @@ static bk_rotation *rotation_for(const bk_config *c, const bk_rotation_spec *spe
     float gain[128];
     uint64_t counter = 1000000;
     fill(gain, c->hidden, 1, 0.3, &counter);
-    must(bk_rotation_create(c, spec, gain, &r, &err), &err);
+    ok(bk_rotation_create(c, spec, gain, &r, &err), &err);
     return r;
 }
 
@@ -359,13 +355,13 @@ START_TEST(blocks_keep_their_function)
     bk_error err = {0};
     random_block(&c, &c, &before);
     random_block(&c, &r->after, &after);
-    must(bk_rotation_block(r, LAYER, &after, &err), &err);
+    ok(bk_rotation_block(r, LAYER, &after, &err), &err);
     double x[T * 90], y[T * 90];
     for (int64_t i = 0; i < T * c.hidden; i++) x[i] = y[i] = 2 * bk_rng_normal(8, BK_RNG_TEST, (uint64_t)i) + 0.5;
     run_block(&c, &before, NULL, NULL, T, x);
-    if (r->on[BK_TRANSFORM_R1]) must(bk_hadamard_apply_f64(r->hidden, r->r1_signs, y, T, c.hidden, 1, &err), &err);
+    if (r->on[BK_TRANSFORM_R1]) ok(bk_hadamard_apply_f64(r->hidden, r->r1_signs, y, T, c.hidden, 1, &err), &err);
     run_block(&r->after, &after, spec->r3 ? r->head : NULL, spec->r4 ? r->inter : NULL, T, y);
-    if (r->on[BK_TRANSFORM_R1]) must(bk_hadamard_invert_f64(r->hidden, r->r1_signs, y, T, c.hidden, 1, &err), &err);
+    if (r->on[BK_TRANSFORM_R1]) ok(bk_hadamard_invert_f64(r->hidden, r->r1_signs, y, T, c.hidden, 1, &err), &err);
     double e = largest_difference(x, y, T * c.hidden);
     ck_assert_msg(e < 3e-6, "%s, choice %d: off by %g", shapes[_i / SPECS].what, _i % SPECS, e);
     bk_weights_free(&before);
@@ -392,7 +388,7 @@ START_TEST(transforms_change_what_they_name)
     bk_error err = {0};
     random_block(&c, &c, &before);
     random_block(&c, &r->after, &after);
-    must(bk_rotation_block(r, 0, &after, &err), &err);
+    ok(bk_rotation_block(r, 0, &after, &err), &err);
     for (bk_linear_id id = 0; id < BK_W_COUNT; id++) {
         int64_t out, in;
         bk_linear_shape(&c, id, &out, &in);
@@ -418,9 +414,9 @@ START_TEST(nothing_on_leaves_every_bit)
     random_block(&c, &r->after, &after);
     fill(row, c.hidden, 0, 1, &counter);
     memcpy(kept, row, sizeof row);
-    must(bk_rotation_block(r, 0, &after, &err), &err);
-    must(bk_rotation_embed(r, 1, row, &err), &err);
-    must(bk_rotation_head(r, 1, row, &err), &err);
+    ok(bk_rotation_block(r, 0, &after, &err), &err);
+    ok(bk_rotation_embed(r, 1, row, &err), &err);
+    ok(bk_rotation_head(r, 1, row, &err), &err);
     ck_assert_int_eq(before.count, after.count);
     ck_assert_mem_eq(before.memory, after.memory, (size_t)before.count * sizeof(float));
     ck_assert_mem_eq(row, kept, sizeof row);
@@ -444,8 +440,8 @@ START_TEST(logits_stay)
     for (int64_t i = 0; i < c.hidden; i++) x[i] = bk_rng_normal(8, BK_RNG_TEST, (uint64_t)i) + 0.5, ones[i] = 1;
     rms_norm(r->final_norm, c.eps, c.hidden, x, n);
     for (int64_t i = 0; i < c.hidden; i++) before += n[i] * (double)head[i];
-    must(bk_hadamard_apply_f64(r->hidden, r->r1_signs, x, 1, c.hidden, 1, &err), &err);
-    must(bk_rotation_head(r, 1, head, &err), &err);
+    ok(bk_hadamard_apply_f64(r->hidden, r->r1_signs, x, 1, c.hidden, 1, &err), &err);
+    ok(bk_rotation_head(r, 1, head, &err), &err);
     rms_norm(ones, c.eps, c.hidden, x, n);
     for (int64_t i = 0; i < c.hidden; i++) after += n[i] * (double)head[i];
     ck_assert_double_eq_tol(before, after, 3e-6);

@@ -5,12 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ROWS = 2, COLS = 3 };
+#include "tests/ok.h"
 
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
+enum { ROWS = 2, COLS = 3 };
 
 static bk_tensor *leaf(const bk_backend *be, int ndim, const int64_t *dim, const char *name, const float *values, bk_error *err)
 {

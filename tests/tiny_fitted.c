@@ -7,11 +7,7 @@
 
 #include "autograd/rng.h"
 #include "quant/hadamard.h"
-
-static void ok(bk_status st, const bk_error *err)
-{
-    ck_assert_msg(st == BK_OK && err->code == BK_OK, "%s: %s", bk_status_name(st ? st : err->code), err->msg);
-}
+#include "tests/ok.h"
 
 static void *room(int64_t n, size_t size)
 {

@@ -13,11 +13,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-
-static void must(bk_status status, const bk_error *err)
-{
-    if (status) ck_abort_msg("%s: %s", bk_status_name(status), err->msg);
-}
+#include "tests/ok.h"
 
 bk_config bk_tiny_config(void)
 {
@@ -37,13 +33,13 @@ static void tensor(pass *p, const char *name, int64_t rows, int64_t cols, double
     bk_error err = {0};
     int64_t dim[2] = {rows, cols}, count = rows * (cols ? cols : 1);
     if (!p->write) {
-        must(bk_st_writer_declare(p->writer, name, BK_ST_F32, cols ? 2 : 1, dim, &err), &err);
+        ok(bk_st_writer_declare(p->writer, name, BK_ST_F32, cols ? 2 : 1, dim, &err), &err);
         return;
     }
     float *x = malloc((size_t)count * sizeof *x);
     ck_assert_ptr_nonnull(x);
     for (int64_t i = 0; i < count; i++) x[i] = (float)(mean + deviation * bk_rng_normal(p->seed, BK_RNG_TEST, p->drawn++));
-    must(bk_st_writer_put(p->writer, name, x, (size_t)count * sizeof *x, &err), &err);
+    ok(bk_st_writer_put(p->writer, name, x, (size_t)count * sizeof *x, &err), &err);
     free(x);
 }
 
@@ -81,23 +77,23 @@ void bk_tiny_model_write(const bk_config *c, uint64_t seed, char dir[BK_TINY_PAT
 
     bk_json *config = bk_config_to_json(c);
     snprintf(path, sizeof path, "%s/config.json", dir);
-    must(bk_json_save(config, path, &err), &err);
+    ok(bk_json_save(config, path, &err), &err);
     bk_json_free(config);
 
     pass p = {.seed = seed};
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    must(bk_st_writer_new(path, &p.writer, &err), &err);
+    ok(bk_st_writer_new(path, &p.writer, &err), &err);
     all_tensors(&p, c);
     p.write = true;
     all_tensors(&p, c);
-    must(bk_st_writer_commit(p.writer, &err), &err);
+    ok(bk_st_writer_commit(p.writer, &err), &err);
 }
 
 void bk_tiny_model_set(const char *dir, const char *tensor, int64_t first, int64_t n, float value)
 {
     bk_error err = {0};
     bk_st_set *s;
-    must(bk_st_open_folder(dir, &s, &err), &err);
+    ok(bk_st_open_folder(dir, &s, &err), &err);
     const bk_st_tensor *t = bk_st_find(s, tensor);
     ck_assert_msg(t && first + n <= t->count, "%s has no values %d..%d", tensor, (int)first, (int)(first + n - 1));
     FILE *f = fopen(bk_st_file_path(s, t->file), "r+b");
@@ -111,5 +107,5 @@ void bk_tiny_model_set(const char *dir, const char *tensor, int64_t first, int64
 void bk_tiny_model_remove(const char *dir)
 {
     bk_error err = {0};
-    must(bk_remove_tree(dir, &err), &err);
+    ok(bk_remove_tree(dir, &err), &err);
 }
