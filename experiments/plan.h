@@ -19,7 +19,7 @@ typedef struct bk_plan_set {
     bool used;             /* by a run of this config */
 } bk_plan_set;
 
-/* model: where the tokenizer lies. BK_EINVAL, BK_EFORMAT: what `run` refuses too: a text without a single sample (with
+/* model: where the tokenizer lies; NULL: no text is read, sizes of files tell. BK_EINVAL, BK_EFORMAT: what `run` refuses too: a text without a single sample (with
  * fewer than asked, if strict), or one that cannot be encoded; a tokenizer that cannot be read. */
 bk_status bk_plan_samples(const bk_run_config *c, const char *model, bk_plan_set set[BK_PLAN_SETS], bk_error *err) BK_MUST_USE;
 bk_sample_counts bk_plan_counts(const bk_run_config *c, const bk_plan_set set[BK_PLAN_SETS]);

@@ -100,7 +100,7 @@ static bk_status fill_all(counter *c, bk_plan_set set[BK_PLAN_SETS], bk_error *e
 bk_status bk_plan_samples(const bk_run_config *c, const char *model, bk_plan_set set[BK_PLAN_SETS], bk_error *err)
 {
     counter n = {.c = c};
-    bk_status st = bk_lab_tokenizer(model, &n.lab.tok, err);
+    bk_status st = model ? bk_lab_tokenizer(model, &n.lab.tok, err) : BK_OK;
     if (!st) st = fill_all(&n, set, err);
     bk_text_free(&n.text);
     free(n.path);

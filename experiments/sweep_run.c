@@ -18,7 +18,7 @@
 #include "experiments/plugin.h"
 #include "experiments/printable.h"
 #include "experiments/progress.h"
-#include "experiments/sweep_run.h"
+#include "experiments/sweep_stages.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
 #include "quant/plugin.h"
@@ -43,10 +43,10 @@ typedef struct crew {
     bool *due;          /* [points] still to run in this round */
     bool *elsewhere;    /* [points] another process works there, and it was said */
     int n_due;
-    double *work;       /* [points] about what each takes, in no unit */
+    double *work;       /* [points] about what each takes, in the seconds of some machine */
     double began, finished; /* when; work done since */
     bool forwarded;     /* the signal that came was passed on */
-    bk_run_config *cfg;
+    bk_run_config *cfg; /* of the point that is started or looked at */
 } crew;
 
 bk_status bk_sweep_run_begin(bk_sweep_run *r, bk_sweep *s, const char *out, bk_error *err)
@@ -188,6 +188,7 @@ static void log_path(const bk_sweep_run *r, int point, char *to, size_t size)
 static bk_status start(crew *w, int slot, int point, bk_error *err)
 {
     char path[FOLDER];
+    BK_TRY(bk_sweep_config(w->r->s, point, w->cfg, err));
     log_path(w->r, point, path, sizeof path);
     int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log < 0) return bk_fail_errno(err, "%s", path);
@@ -237,14 +238,15 @@ static void last_message(const bk_sweep_run *r, const child *k, char *to, size_t
         }
 }
 
-/* Tokens that go through a block for this point alone, three times as much for a step of training. For the time that is
- * left, of which only the ratios count. */
-static double work_of(const bk_run_config *c)
+/* About what the points take that are still to do, for the time that is left: only the ratios count. */
+static bk_status estimate_work(crew *w, bk_error *err)
 {
-    double n = (double)c->data.training.samples, all = n + (double)c->data.validation, epochs = (double)c->train.epochs;
-    double windows = c->data.evaluation.samples < 0 ? 100 : (double)c->data.evaluation.samples; /* all: some number */
-    double training = epochs > 0 ? all + epochs * (3 * n + (double)c->data.validation) : 0;
-    return training * (double)c->data.training.seqlen + windows * (double)c->data.evaluation.seqlen;
+    bk_sweep_stages t;
+    bk_status st = bk_sweep_stages_begin(&t, w->r, false, err);
+    for (int i = 0; !st && i < w->r->s->n; i++) st = bk_sweep_stages_add(&t, i, !w->due[i], err);
+    for (int i = 0; !st && i < w->r->s->n; i++) w->work[i] = bk_sweep_stages_seconds(&t, i);
+    bk_sweep_stages_free(&t);
+    return st;
 }
 
 /* Work of the points that are due or running. */
@@ -473,11 +475,8 @@ static bk_status run_round(bk_sweep_run *r, int64_t stop_after, bk_error *err)
               .cfg = malloc(sizeof *w.cfg)};
     bk_status st =
         w.child && w.due && w.elsewhere && w.work && w.cfg ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for the sweep");
-    for (int i = 0; !st && i < r->s->n; i++) {
-        w.n_due += w.due[i] = is_due(r, i, stop_after);
-        st = bk_sweep_config(r->s, i, w.cfg, err);
-        if (!st) w.work[i] = work_of(w.cfg);
-    }
+    for (int i = 0; !st && i < r->s->n; i++) w.n_due += w.due[i] = is_due(r, i, stop_after);
+    if (!st) st = estimate_work(&w, err);
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, &was);
