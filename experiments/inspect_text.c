@@ -5,18 +5,9 @@
 #include <string.h>
 
 #include "experiments/inspect_view.h"
+#include "experiments/printable.h"
 
 /* ---- the tree ---- */
-
-static const char *size_text(int64_t bytes, char text[24])
-{
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double v = (double)bytes;
-    int k = 0;
-    for (; v >= 1024 && k < 4; k++) v /= 1024;
-    snprintf(text, 24, k ? "%.1f %s" : "%.0f %s", v, unit[k]);
-    return text;
-}
 
 static void shape_text(const bk_store_object *o, char *text, size_t cap)
 {
@@ -72,7 +63,7 @@ static bk_status print_tree(bk_store *s, const char *top, FILE *out, bk_error *e
     int64_t n;
     const bk_store_object *o = bk_store_objects(s, &n);
     int width[3] = {0};
-    char shape[256], layout[256], size[24];
+    char shape[256], layout[256], size[BK_BYTES_TEXT];
     for (int64_t i = 0; i < n; i++) {
         if (!bk_under(o[i].path, top)) continue;
         shape_text(&o[i], shape, sizeof shape);
@@ -88,7 +79,7 @@ static bk_status print_tree(bk_store *s, const char *top, FILE *out, bk_error *e
             layout_text(&o[i], layout, sizeof layout);
             int pad = width[0] - (int)strlen(o[i].path);
             fprintf(out, "%*s  %-*s  %-*s  %9s", pad > 0 ? pad : 0, "", width[1], o[i].type_text, width[2], shape,
-                    size_text(o[i].stored_bytes, size));
+                    bk_bytes_text((double)o[i].stored_bytes, size));
             if (layout[0]) fprintf(out, "  %s", layout);
         }
         fputc('\n', out);

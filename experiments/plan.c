@@ -15,9 +15,6 @@
 #include "experiments/verbs.h"
 #include "io/file.h"
 
-#define MIB 1048576.0
-#define GIB 1073741824.0
-#define AMOUNT 32
 #define MISSING_MAX 16
 
 typedef struct plan {
@@ -162,30 +159,22 @@ static void print_seconds(double s, int width)
     else printf("%*.0f days", width, s / 86400);
 }
 
-/* Bytes as a person reads them. Returns `to`. */
-static const char *amount(double bytes, char to[AMOUNT])
-{
-    if (bytes < GIB) snprintf(to, AMOUNT, "%.1f MiB", bytes / MIB);
-    else snprintf(to, AMOUNT, "%.1f GiB", bytes / GIB);
-    return to;
-}
-
 static void print_estimate(const plan *p)
 {
     const bk_estimate *e = &p->estimate;
-    char a[AMOUNT], b[AMOUNT], c[AMOUNT], d[AMOUNT], f[AMOUNT];
+    char a[BK_BYTES_TEXT], b[BK_BYTES_TEXT], c[BK_BYTES_TEXT], d[BK_BYTES_TEXT], f[BK_BYTES_TEXT];
     printf("stages %17s %7s     (to a factor of 2; matrix products here: %.0f GFLOP/s)\n", "memory", "time",
            p->rates.gflops);
     for (int i = 0; i < BK_PART_COUNT; i++) {
         if (e->memory[i] <= 0) continue;
-        printf("  %-11s %10s ", bk_part_name[i], amount(e->memory[i], a));
+        printf("  %-11s %10s ", bk_part_name[i], bk_bytes_text(e->memory[i], a));
         print_seconds(e->seconds[i], 7);
         putchar('\n');
     }
-    printf("memory      %s of %s left (%s)\n", amount(e->peak, a), amount(p->room.memory, b), p->room.memory_from);
+    printf("memory      %s of %s left (%s)\n", bk_bytes_text(e->peak, a), bk_bytes_text(p->room.memory, b), p->room.memory_from);
     printf("disk        targets %s, model %s, stages %s, temporary %s; free %s\ntime        ",
-           amount(e->targets_disk, a), amount(e->model_disk, b), amount(e->cache_disk, c), amount(e->temporary_disk, d),
-           amount(p->room.run_disk, f));
+           bk_bytes_text(e->targets_disk, a), bk_bytes_text(e->model_disk, b), bk_bytes_text(e->cache_disk, c), bk_bytes_text(e->temporary_disk, d),
+           bk_bytes_text(p->room.run_disk, f));
     print_seconds(e->total_seconds, 0);
     putchar('\n');
 }

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "experiments/plan.h"
+#include "experiments/printable.h"
 #include "experiments/stage_kinds.h"
 #include "io/file.h"
 
-#define GIB 1073741824.0
 #define UNKNOWN 1e300
 
 /* --- memory --- */
@@ -163,17 +163,19 @@ static const char *const advice[BK_PART_COUNT] = {
 static bk_status check_memory(const bk_room *room, const bk_estimate *e, bk_error *err)
 {
     int worst = 0;
+    char need[BK_BYTES_TEXT], have[BK_BYTES_TEXT];
     for (int i = 1; i < BK_PART_COUNT; i++)
         if (e->memory[i] > e->memory[worst]) worst = i;
     if (e->memory[worst] <= room->memory) return BK_OK;
-    return bk_fail(err, BK_ENOMEM, "the stage %s needs about %.2f GiB of memory, %.2f GiB are left (%s): %s takes less",
-                   bk_part_name[worst], e->memory[worst] / GIB, room->memory / GIB, room->memory_from, advice[worst]);
+    return bk_fail(err, BK_ENOMEM, "the stage %s needs about %s of memory, %s are left (%s): %s takes less", bk_part_name[worst],
+                   bk_bytes_text(e->memory[worst], need), bk_bytes_text(room->memory, have), room->memory_from, advice[worst]);
 }
 
 static bk_status short_of_disk(const char *what, double need, double have, const char *change, bk_error *err)
 {
-    return bk_fail(err, BK_ENOSPC, "%s need about %.2f GiB of disk, %.2f GiB are free: %s", what, need / GIB,
-                   have / GIB, change);
+    char needs[BK_BYTES_TEXT], free[BK_BYTES_TEXT];
+    return bk_fail(err, BK_ENOSPC, "%s need about %s of disk, %s are free: %s", what, bk_bytes_text(need, needs),
+                   bk_bytes_text(have, free), change);
 }
 
 bk_status bk_room_check(const bk_room *room, const bk_estimate *e, const char *run_dir, bk_error *err)

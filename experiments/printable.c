@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utf8proc.h>
+
 #include "io/utf8.h"
 
 /* Characters that move the cursor, change the direction of writing, or cannot be seen. */
@@ -60,6 +62,42 @@ char *bk_printable(const char *s, size_t n, char *to, size_t size)
 char *bk_visible(const char *s, size_t n, char *to, size_t size)
 {
     return show_all(s, n, false, to, size);
+}
+
+char *bk_bytes_text(double bytes, char to[BK_BYTES_TEXT])
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int k = 0;
+    for (; bytes >= 1024 && k < 4; k++) bytes /= 1024;
+    snprintf(to, BK_BYTES_TEXT, k ? "%.1f %s" : "%.0f %s", bytes, unit[k]);
+    return to;
+}
+
+/* The bytes of the first character, and the columns it takes. */
+static size_t first_width(const char *s, int *columns)
+{
+    uint32_t cp;
+    size_t used = bk_utf8_char(s, strnlen(s, 4), &cp);
+    *columns = used ? utf8proc_charwidth((utf8proc_int32_t)cp) : 1;
+    return used ? used : 1;
+}
+
+int bk_text_width(const char *s)
+{
+    int sum = 0, columns;
+    for (; *s; sum += columns) s += first_width(s, &columns);
+    return sum;
+}
+
+void bk_print_cell(FILE *to, const char *s, int width)
+{
+    int columns, at = 0;
+    for (size_t used; *s; s += used, at += columns) {
+        used = first_width(s, &columns);
+        if (at + columns > width) break;
+        fwrite(s, 1, used, to);
+    }
+    fprintf(to, "%*s", width - at, "");
 }
 
 /* Tokenizers that put a space before words take it off at the start of a text, so the token is read behind itself. */

@@ -22,6 +22,15 @@ bk_status bk_token_text(const bk_tokenizer *t, int32_t id, char **text, size_t *
 /* The same, printable. */
 bk_status bk_token_printable(const bk_tokenizer *t, int32_t id, char to[BK_PRINTABLE_ROOM], bk_error *err) BK_MUST_USE;
 
+/* Bytes as a person reads them: "17 B", "4.2 MiB". Returns `to`. */
+#define BK_BYTES_TEXT 32
+char *bk_bytes_text(double bytes, char to[BK_BYTES_TEXT]);
+
+/* Columns of a terminal that a text of one line takes; bytes that are no UTF-8 count as one each. */
+int bk_text_width(const char *s);
+/* A text in exactly `width` columns: filled with blanks, or cut. */
+void bk_print_cell(FILE *to, const char *s, int width);
+
 /* A word as a POSIX shell reads it back: in single quotes unless every character is plain. */
 void bk_print_word(FILE *to, const char *word);
 /* A field of a CSV table (RFC 4180): in quotes, which are doubled inside, where it must be. */

@@ -168,7 +168,12 @@ static bk_status read_groups(bk_report_sweep *s, bk_error *err)
         for (int a = 0; a < s->n_axes; a++)
             at[a] = a == s->seed ? 0 : find_value(&s->axis[a], bk_json_get(row, s->axis[a].key));
         while (k < s->n_groups && !same_place(s->group[k].at, at)) k++;
-        if (k == s->n_groups) memcpy(s->group[s->n_groups++].at, at, sizeof at);
+        if (k == s->n_groups) {
+            memcpy(s->group[k].at, at, sizeof at);
+            s->group[k].name = bk_json_str(bk_json_get(row, "name"), NULL);
+            s->named = s->named || s->group[k].name;
+            s->n_groups++;
+        }
         add_to_group(&s->group[k], row);
         s->n_done += has_result(row);
     }
@@ -190,8 +195,9 @@ const bk_report_group *bk_report_at(const bk_report_sweep *s, size_t across, siz
 
 static void ranked(const bk_report_sweep *s, bk_page *page)
 {
-    const char *heads[BK_REPORT_AXES + 7] = {"#rank"};
+    const char *heads[BK_REPORT_AXES + 8] = {"#rank"};
     int n = 1;
+    if (s->named) heads[n++] = "name";
     for (int a = 0; a < s->n_axes; a++)
         if (a != s->seed) heads[n++] = s->axis[a].key;
     heads[n++] = "#perplexity";
@@ -205,6 +211,7 @@ static void ranked(const bk_report_sweep *s, bk_page *page)
         const bk_report_group *g = &s->group[k];
         bk_page_row(page);
         bk_page_number(page, "%.0f", (double)k + 1);
+        if (s->named) bk_page_cell(page, g->name ? g->name : "-");
         for (int a = 0; a < s->n_axes; a++)
             if (a != s->seed) bk_page_cell(page, s->axis[a].value[g->at[a]].text);
         bk_page_number(page, "%.4f", g->ppl);

@@ -29,6 +29,7 @@ typedef struct bk_report_group {
     double gap, squares, lo, hi; /* mean, sum of squared deviations from it, extremes */
     double ppl, init;            /* means; init: gap before training */
     size_t n;
+    const char *name; /* that the sweep's file gives its points; NULL: none */
 } bk_report_group;
 
 typedef struct bk_report_sweep {
@@ -38,6 +39,7 @@ typedef struct bk_report_sweep {
     int across, lines; /* axes of the pictures, -1 if there is none */
     bk_report_group *group;
     size_t n_groups, n_done;
+    bool named; /* points have names */
     char why[512];
 } bk_report_sweep;
 

@@ -17,7 +17,7 @@
 /* One choice of a factor: values that are set together. */
 typedef struct alternative {
     int n, value[BK_SWEEP_AXES];
-    const bk_yaml_node *at;
+    const bk_yaml_node *at, *title; /* title NULL: none */
 } alternative;
 
 typedef struct factor {
@@ -138,6 +138,20 @@ static bool same_alternative(const bk_sweep *s, const alternative *a, const alte
     for (int i = 0; i < a->n; i++)
         for (int j = 0; j < b->n; j++) found += strcmp(s->value[a->value[i]].set, s->value[b->value[j]].set) == 0;
     return a->n == b->n && found == a->n;
+}
+
+static alternative without_seed(const bk_sweep *s, const alternative *a)
+{
+    alternative b = {.at = a->at};
+    for (int i = 0; i < a->n; i++)
+        if (strcmp(bk_keys[s->value[a->value[i]].key].path, "seed") != 0) b.value[b.n++] = a->value[i];
+    return b;
+}
+
+static bool same_but_seed(const bk_sweep *s, const alternative *a, const alternative *b)
+{
+    alternative x = without_seed(s, a), y = without_seed(s, b);
+    return same_alternative(s, &x, &y);
 }
 
 static bk_status add_alternative(reader *r, const alternative *a)
@@ -286,21 +300,55 @@ static bk_status take_zip(reader *r, const bk_yaml_node *map)
     return BK_OK;
 }
 
+static bk_status take_title(reader *r, const bk_yaml_node *v, alternative *a)
+{
+    if (v->kind != BK_NODE_SCALAR || !*v->text) return FAIL(r, v, "name: a word or two are expected");
+    if (strlen(v->text) >= BK_SWEEP_TITLE) return FAIL(r, v, "name: more than %d bytes", BK_SWEEP_TITLE - 1);
+    a->title = v;
+    return BK_OK;
+}
+
+static bk_status read_point(reader *r, const bk_yaml_node *map, alternative *a)
+{
+    BK_TRY(need_map(r, map, "points"));
+    for (const bk_yaml_node *k = child(r, map); k; k = after(r, after(r, k))) {
+        int key;
+        if (strcmp(k->text, "name") == 0) {
+            BK_TRY(take_title(r, after(r, k), a));
+            continue;
+        }
+        BK_TRY(find_key(r, k, &key));
+        BK_TRY(claim(r, key, k));
+        if (a->n == BK_SWEEP_AXES) return FAIL(r, k, "more than %d keys that vary", BK_SWEEP_AXES);
+        BK_TRY(add_value(r, key, after(r, k), &a->value[a->n++]));
+    }
+    return a->n ? BK_OK : FAIL(r, map, "points: a name alone sets nothing");
+}
+
+/* All points have a title or none, and two of the same one differ in their seed alone. */
+static bk_status check_titles(reader *r)
+{
+    const factor *f = &r->factor[r->n_factors];
+    for (int i = 0; i < f->n; i++) {
+        const alternative *a = &f->alt[i];
+        if (!a->title != !f->alt[0].title) return FAIL(r, a->at, "points: a name for each or for none");
+        for (int k = 0; k < i && a->title; k++)
+            if (strcmp(f->alt[k].title->text, a->title->text) == 0 && !same_but_seed(r->out, a, &f->alt[k]))
+                return FAIL(r, a->title, "'%s' is the name of the point in line %d too, which differs in more than its seed", a->title->text,
+                            f->alt[k].at->line);
+    }
+    return BK_OK;
+}
+
 static bk_status take_points(reader *r, const bk_yaml_node *list)
 {
     BK_TRY(need_list(r, list, "points", "[{train.epochs: 5, seed: 1}, {train.epochs: 10}]"));
     for (const bk_yaml_node *e = child(r, list); e; e = after(r, e)) {
         alternative a = {.at = e};
-        BK_TRY(need_map(r, e, "points"));
-        for (const bk_yaml_node *k = child(r, e); k; k = after(r, after(r, k))) {
-            int key;
-            BK_TRY(find_key(r, k, &key));
-            BK_TRY(claim(r, key, k));
-            if (a.n == BK_SWEEP_AXES) return FAIL(r, k, "more than %d keys that vary", BK_SWEEP_AXES);
-            BK_TRY(add_value(r, key, after(r, k), &a.value[a.n++]));
-        }
+        BK_TRY(read_point(r, e, &a));
         BK_TRY(add_alternative(r, &a));
     }
+    BK_TRY(check_titles(r));
     r->n_factors++;
     return BK_OK;
 }
@@ -414,7 +462,12 @@ static bk_status make_points(reader *r, const bk_yaml_node *root)
     }
     s->point = calloc((size_t)total, sizeof *s->point);
     if (!s->point) return out_of_memory(r);
-    for (int i = 0; i < s->n_axes; i++) name_axis(s, i);
+    for (int i = 0; i < s->n_axes; i++) {
+        const factor *f = &r->factor[r->axis_of[s->axis[i]]];
+        name_axis(s, i);
+        s->in_title[i] = f->alt[0].title && strcmp(bk_keys[s->axis[i]].path, "seed") != 0;
+        s->titled = s->titled || f->alt[0].title;
+    }
     for (; s->n < total; s->n++) {
         bk_sweep_point *p = &s->point[s->n];
         int64_t rest = s->n, block = total;
@@ -423,6 +476,7 @@ static bk_status make_points(reader *r, const bk_yaml_node *root)
             const alternative *a = &r->factor[f].alt[rest / block];
             rest %= block;
             for (int i = 0; i < a->n; i++) p->value[p->n++] = a->value[i];
+            if (a->title) snprintf(p->title, sizeof p->title, "%s", a->title->text);
         }
         sort_values(s, p);
         BK_TRY(name_point(r, p));

@@ -11,6 +11,7 @@
 #define BK_SWEEP_RUNGS 16
 #define BK_SWEEP_SETS (BK_SWEEP_FIXED + BK_SWEEP_AXES + 1)
 #define BK_SWEEP_NAME 128      /* of a point with its NUL */
+#define BK_SWEEP_TITLE 64      /* what the file calls a point */
 
 /* "key=value" with the value as a config would have it: what --set takes. */
 typedef struct bk_sweep_value {
@@ -21,6 +22,7 @@ typedef struct bk_sweep_value {
 typedef struct bk_sweep_point {
     int n, value[BK_SWEEP_AXES];   /* indices into bk_sweep.value, in the order of the axes */
     char name[BK_SWEEP_NAME];      /* of its folder */
+    char title[BK_SWEEP_TITLE];    /* "": none */
     char *shown[BK_SWEEP_AXES];    /* value of every axis in the point's config; bk_sweep_check fills these */
     bool shares_targets;           /* with others: it runs with store.keep=shared (bk_sweep_share) */
     char config[65], rivals[65];   /* hashes: of its config, and of what points must share to be compared by halving */
@@ -33,6 +35,8 @@ typedef struct bk_sweep {
     int fixed[BK_SWEEP_FIXED], n_fixed;
     int axis[BK_SWEEP_AXES], n_axes; /* keys, in the order of the file */
     char axis_name[BK_SWEEP_AXES][64]; /* short: the last parts of the key */
+    bool titled;                       /* points have titles, which say all that these axes do: */
+    bool in_title[BK_SWEEP_AXES];
     bk_sweep_point *point;
     int n;
     int64_t jobs;

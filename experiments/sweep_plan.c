@@ -11,7 +11,6 @@
 #include "experiments/verbs.h"
 #include "io/file.h"
 
-#define GIB 1073741824.0
 #define MISSING_MAX 16
 
 typedef struct sweep_plan {
@@ -207,7 +206,7 @@ static void print_lines(const line all[LINES], bool known)
 static void print_text(const sweep_plan *p)
 {
     line all[LINES];
-    char took[32];
+    char took[32], room[BK_BYTES_TEXT], files[BK_BYTES_TEXT];
     double memory, disk;
     bool known = all_known(p);
     count_stages(p, all);
@@ -220,7 +219,7 @@ static void print_text(const sweep_plan *p)
     printf("stages      needed   there  to make      time\n");
     print_lines(all, known);
     if (known) {
-        printf("memory      %.2f GiB a point\ndisk        %.2f GiB\n", memory / GIB, disk / GIB);
+        printf("memory      %s a point\ndisk        %s\n", bk_bytes_text(memory, room), bk_bytes_text(disk, files));
         printf("time        %s, one point at a time (to a factor of 2)\n",
                bk_time_text(total_seconds(all), took, sizeof took));
     }

@@ -188,6 +188,7 @@ static bk_json *row_json(const bk_sweep *s, int point, const bk_sweep_row *row, 
                    {"loss_final", row->loss_final},
                    {"loss_last", row->loss_last}};
     bk_json_set(o, "point", bk_json_of_text(p->name));
+    if (s->titled) bk_json_set(o, "name", bk_json_of_text(p->title));
     for (int a = 0; a < s->n_axes; a++) bk_json_set(o, bk_keys[s->axis[a]].path, axis_json(s, a, point));
     bk_json_set(o, "status", bk_json_of_text(state_name[row->state]));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

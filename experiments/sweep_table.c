@@ -6,6 +6,8 @@
 #include "experiments/printable.h"
 #include "experiments/sweep_run.h"
 
+#define VALUE 40 /* columns of an axis at most: a path is cut */
+
 typedef struct ranked {
     const bk_sweep_row *row;
     int point;
@@ -85,14 +87,29 @@ static int by_mean_gap(const void *a, const void *b)
 
 /* --- text --- */
 
-static void axis_widths(const bk_sweep *s, int width[BK_SWEEP_AXES])
+static int widest(int so_far, const char *text)
 {
+    int width = bk_text_width(text);
+    return width > so_far ? width : so_far;
+}
+
+/* What tells points apart: their titles, and axes that these leave open. */
+typedef struct columns {
+    const bk_sweep *s;
+    int without; /* axis that is left out, -1 = none */
+    int title, axis[BK_SWEEP_AXES]; /* columns of a terminal */
+} columns;
+
+static columns columns_of(const bk_sweep *s, int without)
+{
+    columns c = {.s = s, .without = without};
+    for (int i = 0; i < s->n; i++) c.title = widest(c.title, s->point[i].title);
     for (int a = 0; a < s->n_axes; a++) {
-        size_t widest = strlen(s->axis_name[a]);
-        for (int i = 0; i < s->n; i++)
-            if (strlen(s->point[i].shown[a]) > widest) widest = strlen(s->point[i].shown[a]);
-        width[a] = widest > 40 ? 40 : (int)widest;
+        c.axis[a] = widest(0, s->axis_name[a]);
+        for (int i = 0; i < s->n; i++) c.axis[a] = widest(c.axis[a], s->point[i].shown[a]);
+        if (c.axis[a] > VALUE) c.axis[a] = VALUE;
     }
+    return c;
 }
 
 static void print_number(double x, int width, int digits)
@@ -107,26 +124,34 @@ static void print_loss(double x)
     else printf("  %10.4e", x);
 }
 
-static void print_axes(const bk_sweep *s, const int width[BK_SWEEP_AXES], int point, int without)
+/* point -1: the heads. */
+static void print_columns(const columns *c, int point)
 {
-    for (int a = 0; a < s->n_axes; a++)
-        if (a != without)
-            printf("%s%-*.40s", a ? "  " : "", width[a],
-                   point < 0 ? s->axis_name[a] : s->point[point].shown[a]);
+    const bk_sweep *s = c->s;
+    const char *gap = "";
+    if (s->titled) {
+        bk_print_cell(stdout, point < 0 ? "name" : s->point[point].title, c->title);
+        gap = "  ";
+    }
+    for (int a = 0; a < s->n_axes; a++) {
+        if (a == c->without || s->in_title[a]) continue;
+        fputs(gap, stdout);
+        bk_print_cell(stdout, point < 0 ? s->axis_name[a] : s->point[point].shown[a], c->axis[a]);
+        gap = "  ";
+    }
 }
 
 static void print_ranks(const bk_sweep *s, const ranked *r)
 {
-    int width[BK_SWEEP_AXES];
-    axis_widths(s, width);
+    columns c = columns_of(s, -1);
     printf("rank  ");
-    print_axes(s, width, -1, -1);
+    print_columns(&c, -1);
     printf("  %10s  %10s  %10s  %8s  %10s  %8s\n", "ppl fp", "ppl init", "ppl final", "gap", "loss", "seconds");
     for (int i = 0; i < s->n; i++) {
         const bk_sweep_row *row = r[i].row;
         if (has_result(row)) printf("%4d  ", i + 1);
         else printf("%4s  ", "-");
-        print_axes(s, width, r[i].point, -1);
+        print_columns(&c, r[i].point);
         print_number(row->fp, 10, 4);
         print_number(row->init, 10, 4);
         print_number(row->final, 10, 4);
@@ -143,14 +168,13 @@ static void print_ranks(const bk_sweep *s, const ranked *r)
 
 static void print_seeds(const bk_sweep *s, const group *g, int n)
 {
-    int seed = seed_axis(s), width[BK_SWEEP_AXES];
+    columns c = columns_of(s, seed_axis(s));
     if (n == 0 || n == s->n) return; /* no two seeds of anything */
-    axis_widths(s, width);
     printf("\nover seeds\n");
-    print_axes(s, width, -1, seed);
+    print_columns(&c, -1);
     printf("  %3s  %10s  %8s  %8s  %8s\n", "n", "ppl final", "sd", "gap", "sd");
     for (int i = 0; i < n; i++) {
-        print_axes(s, width, g[i].first, seed);
+        print_columns(&c, g[i].first);
         printf("  %3d", g[i].n);
         print_number(g[i].n ? g[i].ppl : NAN, 10, 4);
         print_number(deviation(g[i].ppl_squares, g[i].n), 8, 4);

@@ -87,6 +87,21 @@ START_TEST(seeds_are_averaged)
 }
 END_TEST
 
+START_TEST(names_of_points_are_on_the_page)
+{
+    char rows[4000] = "";
+    ck_assert_int_eq(mkdir("s", 0777), 0);
+    put_row(rows, sizeof rows, "\"name\": \"the <i>first</i>\", \"train.epochs\": 1", "done", 0.5);
+    put_row(rows, sizeof rows, "\"train.epochs\": 2", "done", 0.75);
+    e2e_write("s/results.jsonl", rows);
+    e2e_brick(0, "report s");
+    page_take("s/report");
+    page_shows("<th>name</th><th>train.epochs</th>");
+    page_shows("<td>the &lt;i&gt;first&lt;/i&gt;</td><td>1</td><td class=\"n\">");
+    page_shows("<td>-</td><td>2</td><td class=\"n\">");
+}
+END_TEST
+
 /* The program that reports need not have loaded the plugin whose options were swept. */
 START_TEST(options_of_a_plugin_that_is_not_loaded_are_axes)
 {
@@ -203,6 +218,7 @@ int main(void)
         a_sweep_over_two_axes_has_lines_and_a_map,
         what_brick_sweep_writes_is_shown,
         seeds_are_averaged,
+        names_of_points_are_on_the_page,
         options_of_a_plugin_that_is_not_loaded_are_axes,
         a_point_that_failed_with_numbers_is_not_ranked,
         points_that_differ_late_are_not_averaged,

@@ -69,6 +69,18 @@ START_TEST(points_may_name_different_keys)
 }
 END_TEST
 
+START_TEST(points_may_have_names_of_their_own)
+{
+    expect("base: base.yaml\npoints:\n  - {name: 'short, quick', train.epochs: 1}\n  - {name: long, train.epochs: 5}\n"
+           "  - {name: long, train.epochs: 5, seed: 4}\n  - {seed: 5, train.epochs: 5, name: long}\ngrid: {train.batch: [1, 2]}\n",
+           "epochs=1,batch=1\nepochs=1,batch=2\nepochs=5,batch=1\nepochs=5,batch=2\nepochs=5,seed=4,batch=1\nepochs=5,seed=4,batch=2\n"
+           "epochs=5,seed=5,batch=1\nepochs=5,seed=5,batch=2\n"); /* folders are as they were without */
+    ck_assert_str_eq(s.point[1].title, "short, quick");
+    ck_assert_str_eq(s.point[7].title, "long");
+    ck_assert(s.titled && s.in_title[0] && !s.in_title[1] && !s.in_title[2]);
+}
+END_TEST
+
 START_TEST(grid_zip_and_points_multiply)
 {
     expect("base: base.yaml\nzip: {train.epochs: [1, 5], seed: [1, 3]}\ngrid: {init.search: [true, false]}\n",
@@ -163,6 +175,15 @@ static const struct {
     {"base: none.yaml\ngrid: {train.epochs: [1]}\n", "sweep.yaml:1:7: base: 'none.yaml'"},
     {"base: [base.yaml]\ngrid: {train.epochs: [1]}\n", "sweep.yaml:1:7: base: text is expected"},
     {"base: base.yaml\n", "nothing varies"},
+    {"base: base.yaml\npoints:\n  - {name: a, train.epochs: 1}\n  - {train.epochs: 2}\n",
+     "sweep.yaml:4:5: points: a name for each or for none"},
+    {"base: base.yaml\npoints:\n  - {name: a, train.epochs: 1}\n  - {name: a, train.epochs: 2, seed: 1}\n",
+     "sweep.yaml:4:12: 'a' is the name of the point in line 3 too, which differs in more than its seed"},
+    {"base: base.yaml\npoints: [{name: a}]\n", "sweep.yaml:2:10: points: a name alone sets nothing"},
+    {"base: base.yaml\npoints: [{name: [a], train.epochs: 1}]\n", "sweep.yaml:2:17: name: a word or two are expected"},
+    {"base: base.yaml\npoints: [{name: '', train.epochs: 1}]\n", "sweep.yaml:2:17: name: a word or two are expected"},
+    {"base: base.yaml\npoints: [{name: 0123456789012345678901234567890123456789012345678901234567890123, train.epochs: 1}]\n",
+     "sweep.yaml:2:17: name: more than 63 bytes"},
     {"base: base.yaml\nbase: base.yaml\n", "sweep.yaml:2:1: 'base' stands there twice"},
     {"base: base.yaml\ngird: {train.epochs: [1]}\n",
      "sweep.yaml:2:1: unknown key 'gird' of a sweep, did you mean 'grid'"},
@@ -267,6 +288,7 @@ int main(void)
     tcase_add_test(t, a_quantizer_of_a_plugin_is_not_one_of_brick);
     tcase_add_test(t, zip_walks_its_lists_together);
     tcase_add_test(t, points_may_name_different_keys);
+    tcase_add_test(t, points_may_have_names_of_their_own);
     tcase_add_test(t, grid_zip_and_points_multiply);
     tcase_add_test(t, exclude_takes_points_that_match_all_its_pairs);
     tcase_add_test(t, set_holds_for_every_point);

@@ -24,9 +24,8 @@ static void must(bk_status st)
     ck_assert_msg(!st, "%s", err.msg);
 }
 
-static void begin(void)
+static void begin_with(const char *yaml, int points)
 {
-    static const char yaml[] = "base: base.yaml\ngrid: {train.lr_quant: [1e-3, 1e-2], seed: [1, 2, 3]}\n";
     static const char base[] = "model: m\nscheme: W4A4KV4-static\ndata: {training: {text: t}, evaluation: {text: e}}\n";
     strcpy(dir, "/tmp/bk_table_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
@@ -35,7 +34,24 @@ static void begin(void)
     must(bk_write_file("sweep.yaml", yaml, strlen(yaml), &err));
     must(bk_sweep_load("sweep.yaml", &s, &err));
     must(bk_sweep_check(&s, &err));
-    ck_assert_int_eq(s.n, POINTS);
+    ck_assert_int_eq(s.n, points);
+}
+
+static void begin(void)
+{
+    begin_with("base: base.yaml\ngrid: {train.lr_quant: [1e-3, 1e-2], seed: [1, 2, 3]}\n", POINTS);
+}
+
+/* Names in columns that are not bytes: an umlaut takes one, a Chinese character two. */
+static void begin_named(void)
+{
+    begin_with("base: base.yaml\n"
+               "points:\n"
+               "  - {name: größer, train.epochs: 2}\n"
+               "  - {name: 步长, train.lr_quant: 1e-3, seed: 1}\n"
+               "  - {name: 步长, train.lr_quant: 1e-3, seed: 3}\n"
+               "grid: {data.evaluation.text: [e, a12345678901234567890123456789012345678901]}\n",
+               POINTS);
 }
 
 static void end(void)
@@ -105,6 +121,14 @@ static bk_json *printed_json(void)
     return o;
 }
 
+static char *file_text(const char *name)
+{
+    char *text;
+    size_t len;
+    must(bk_file_slurp(name, 1 << 20, &text, &len, &err));
+    return text;
+}
+
 /* --- for people --- */
 
 START_TEST(points_are_ranked_by_gap_and_failed_ones_are_not)
@@ -164,6 +188,32 @@ START_TEST(one_that_halving_dropped_says_so)
 }
 END_TEST
 
+START_TEST(names_stand_for_the_axes_of_points)
+{
+    for (int i = 0; i < POINTS; i++) put(i, BK_POINT_DONE, 0.1 * (i + 1));
+    char *text = printed(false);
+    static const char want[] =
+        "rank  name    seed  text                                          ppl fp    ppl init   ppl final       gap        loss   seconds\n"
+        "   1  größer  2     e                                            10.0000     20.0000     11.0517    0.1000  2.5000e-01       9.5\n"
+        "   2  größer  2     a123456789012345678901234567890123456789     10.0000     20.0000     12.2140    0.2000  2.5000e-01       9.5\n"
+        "   3  步长    1     e ";
+    ck_assert_msg(!strncmp(text, want, strlen(want)), "%.1500s", text);
+    ck_assert_ptr_nonnull(strstr(text, "\nname    text                                        n   ppl final        sd       gap        sd\n"));
+    free(text);
+}
+END_TEST
+
+START_TEST(files_have_a_column_of_names)
+{
+    for (int i = 0; i < POINTS; i++) put(i, BK_POINT_DONE, 0.1);
+    must(bk_sweep_write(&s, row, ".", &err));
+    char *text = file_text("results.csv");
+    ck_assert_int_eq(strncmp(text, "point,name,train.epochs,", 24), 0);
+    ck_assert_ptr_nonnull(strstr(text, "\n\"epochs=2,text=e\",größer,2,"));
+    free(text);
+}
+END_TEST
+
 /* --- for programs --- */
 
 static void expect_names(const bk_json *list, const char *names)
@@ -210,14 +260,6 @@ START_TEST(seeds_have_mean_and_deviation_of_both_numbers)
 END_TEST
 
 /* --- files --- */
-
-static char *file_text(const char *name)
-{
-    char *text;
-    size_t len;
-    must(bk_file_slurp(name, 1 << 20, &text, &len, &err));
-    return text;
-}
 
 START_TEST(csv_has_a_column_for_everything)
 {
@@ -267,6 +309,11 @@ int main(void)
     tcase_add_test(t, seeds_have_mean_and_deviation_of_both_numbers);
     tcase_add_test(t, csv_has_a_column_for_everything);
     tcase_add_test(t, lines_of_json_say_the_same);
+    suite_add_tcase(suite, t);
+    t = tcase_create("names");
+    tcase_add_checked_fixture(t, begin_named, end);
+    tcase_add_test(t, names_stand_for_the_axes_of_points);
+    tcase_add_test(t, files_have_a_column_of_names);
     suite_add_tcase(suite, t);
     SRunner *r = srunner_create(suite);
     srunner_run_all(r, CK_NORMAL);
