@@ -195,6 +195,7 @@ bk_status bk_block_create(bk_block **out, const bk_backend *be, const bk_config 
     *out = NULL;
     if (!b) return bk_fail(err, BK_ENOMEM, "no memory for a block");
     b->be = be;
+    b->until = BK_SITE_BLOCK_OUT;
     b->cfg = *cfg;
     b->prefix_len = opt->prefix_len;
     b->train_norms = opt->train_norms;
@@ -289,6 +290,7 @@ static bk_tensor *turn(bk_ctx *ctx, bk_block *b, bk_tensor *x, bk_norm_id norm, 
 static bk_tensor *from_down_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 {
     bk_tensor *x = at_site(ctx, b, BK_SITE_DOWN_IN, v->down_in);
+    if (b->until == BK_SITE_DOWN_IN) return x;
     v->y = bk_add(ctx, v->h, linear(ctx, b, BK_W_DOWN, x));
     observe(ctx, b, BK_SITE_BLOCK_OUT, v->y);
     return v->y;
@@ -297,6 +299,7 @@ static bk_tensor *from_down_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 static bk_tensor *from_mlp_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 {
     bk_tensor *x = at_site(ctx, b, BK_SITE_MLP_IN, v->mlp_in);
+    if (b->until == BK_SITE_MLP_IN) return x;
     bk_tensor *z = bk_swiglu(ctx, linear(ctx, b, BK_W_GATE, x), linear(ctx, b, BK_W_UP, x));
     observe(ctx, b, BK_SITE_DOWN_RAW, z);
     v->down_in = b->r4 ? bk_hadamard(ctx, z, b->r4_h, &b->r4_attr) : z;
@@ -306,6 +309,7 @@ static bk_tensor *from_mlp_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 static bk_tensor *from_o_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 {
     bk_tensor *x = at_site(ctx, b, BK_SITE_O_IN, v->o_in);
+    if (b->until == BK_SITE_O_IN) return x;
     v->h = bk_add(ctx, v->x, linear(ctx, b, BK_W_O, x));
     v->mlp_in = bk_rmsnorm(ctx, v->h, b->norm[BK_NORM_MLP], b->cfg.eps);
     return from_mlp_in(ctx, b, v);
@@ -323,6 +327,7 @@ static bk_tensor *from_cache(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 static bk_tensor *from_attn_in(bk_ctx *ctx, bk_block *b, bk_block_values *v)
 {
     bk_tensor *x = at_site(ctx, b, BK_SITE_ATTN_IN, v->attn_in);
+    if (b->until == BK_SITE_ATTN_IN) return x;
     v->q = turn(ctx, b, linear(ctx, b, BK_W_Q, x), BK_NORM_Q, b->cfg.heads);
     observe(ctx, b, BK_SITE_QUERY, v->q);
     v->k = turn(ctx, b, linear(ctx, b, BK_W_K, x), BK_NORM_K, b->cfg.kv_heads);

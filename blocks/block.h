@@ -66,6 +66,8 @@ typedef struct bk_block {
     int64_t silent[BK_SITE_COUNT];   /* measured ranges of a site (steps) that bk_block_init found to hold nothing but zeros */
     bk_tap tap;
     void *tap_user;
+    bk_site_id until;                /* the site where a pass ends with the value there, for who only taps it: inputs of linears;
+                                        BK_SITE_BLOCK_OUT: none */
 } bk_block;
 
 typedef struct bk_block_options {

@@ -29,11 +29,13 @@ static bk_status collect_inputs(bk_ctx *ctx, collector *c, const bk_stream *x, b
     c->alpha = 2 / (double)bk_stream_samples(x);
     b->tap = collect;
     b->tap_user = c;
+    b->until = c->site; /* linears behind it are not quantized yet */
     bk_ctx_measure(ctx);
     bk_status st = bk_block_pass_measure(ctx, b, bk_stream_samples(x), bk_stream_tokens(x));
     if (!st) st = bk_ctx_commit(ctx);
     if (!st) st = bk_block_pass(ctx, b, x, NULL, err);
     b->tap = NULL;
+    b->until = BK_SITE_BLOCK_OUT;
     return st;
 }
 

@@ -182,6 +182,19 @@ double bk_estimate_fit_seconds(const bk_estimator *e, const bk_rates *r)
     return scales + basis_seconds(e, r);
 }
 
+/* Passes of GPTQ over a block: up to each input of linears, and a whole one with what it found. */
+static double gptq_passes(const bk_estimator *e)
+{
+    double before = 0, sum = 0; /* weights */
+    for (bk_linear_id w = 0; w < BK_W_COUNT; w++) {
+        int64_t out, in;
+        if (w && bk_linear_input(w) != bk_linear_input(w - 1)) sum += before;
+        bk_linear_shape(e->cfg, w, &out, &in);
+        before += (double)out * (double)in;
+    }
+    return 1 + sum / before;
+}
+
 double bk_estimate_gptq_seconds(const bk_estimator *e, const bk_rates *r)
 {
     double flops = 0, per_weight = (ROUND_NS + (e->c->gptq.mse_clip ? CLIP_NS : 0)) * 1e-9;
@@ -193,5 +206,5 @@ double bk_estimate_gptq_seconds(const bk_estimator *e, const bk_rates *r)
         double n = (double)in;
         flops += (double)out * n * n + (first ? tokens(e) * n * n + FACTOR_FLOPS * cube(n) : 0);
     }
-    return 5 * statistics_pass(e, r) + bk_estimate_f64(r, flops) + per_weight * (double)bk_config_block_weights(e->cfg);
+    return gptq_passes(e) * statistics_pass(e, r) + bk_estimate_f64(r, flops) + per_weight * (double)bk_config_block_weights(e->cfg);
 }
