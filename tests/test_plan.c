@@ -200,7 +200,7 @@ START_TEST(gptq_keeps_a_hessian_and_weights)
     ck_assert_double_eq(e.stage_disk[BK_STAGE_INIT], rtn.stage_disk[BK_STAGE_INIT] + 4 * weights);
     ck_assert_double_gt(e.memory[BK_PART_INIT], rtn.memory[BK_PART_INIT] + 8.0 * 1536 * 1536 + STATISTICS / 8);
     ck_assert_double_eq(e.memory[BK_PART_FIT], 0);
-    ck_assert_double_gt(e.seconds[BK_PART_INIT], 5 * 30 * 16 * bk_forward_flops(&small, 2048, 0) / 200e9);
+    ck_assert_double_gt(e.seconds[BK_PART_INIT], 2 * 30 * 16 * bk_forward_flops(&small, 2048, 0) / 200e9);
     ck_assert_double_eq(e.seconds[BK_PART_INIT], e.stage_seconds[BK_STAGE_INIT]);
 }
 END_TEST
