@@ -33,15 +33,6 @@ TCase *inspect_case(Suite *suite, const char *name)
     return tc;
 }
 
-int inspect_end(Suite *suite)
-{
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}
-
 const char *inspect_file(const char *name)
 {
     static char path[4][128];

@@ -17,7 +17,6 @@ extern bk_error inspect_err;
 
 TCase *inspect_case(Suite *suite, const char *name); /* with a folder for each test */
 const char *inspect_file(const char *name);          /* a path in it, good for the next few calls */
-int inspect_end(Suite *suite);                       /* runs it; the exit status */
 
 /* What bk_inspect prints, malloc'd; it must succeed. */
 char *inspect_shown(bk_inspect_options o);

@@ -8,6 +8,7 @@
 
 #include "autograd/rng.h"
 #include "quant/plugin.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 
 void law_ok(bk_status st, const bk_error *err)
@@ -226,15 +227,10 @@ static void say_left_out(const char *of_ranges)
 int law_main(Suite *s, const char *of_ranges)
 {
     bk_error err = {0};
-    SRunner *r = srunner_create(s);
     if (load_plugins(&err)) {
         fprintf(stderr, "%s\n", err.msg);
-        srunner_free(r);
         return 1;
     }
     say_left_out(of_ranges);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "autograd/optim.h"
 #include "tests/h5_golden.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 enum { GROUPS = 2, PER_GROUP = 2 };
 
@@ -143,9 +144,5 @@ int main(void)
     tcase_add_loop_test(t, parameters_follow_golden, 0, CASES * BACKENDS);
     tcase_add_loop_test(t, moments_follow_golden, 0, CASES * BACKENDS);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

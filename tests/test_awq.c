@@ -7,6 +7,7 @@
 #include "blocks/awq.h"
 #include "tests/calibrated.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 
 enum { SAMPLES = BK_CALIBRATED_SAMPLES, TOKENS = BK_CALIBRATED_TOKENS, ROWS = SAMPLES * TOKENS, LAYERS = 2, LOUD = 9, DEAD = 5 };
@@ -574,9 +575,5 @@ int main(void)
     tcase_add_test(t, nan_is_named);
     tcase_add_test(t, fitting_can_be_stopped);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

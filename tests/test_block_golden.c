@@ -8,6 +8,7 @@
 #include "quant/steps.h"
 #include "tests/golden_block.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 static const char *const cases[] = {"fp", "fp_bias", "fp_qknorm", "fp_hd32", "fp_noprefix", "fp_r3r4", "o2_w4a4kv4_sym", "o2_w4a4kv4_asym",
                                     "o2_w4a8kv4_sym", "o1_w4a4kv4_sym", "o1_w4a4kv4_asym", "o1_w4a8kv4_sym", "o1_w4a4kv4_plainkey", "w3g32_asym",
@@ -296,9 +297,5 @@ int main(void)
     tcase_add_loop_test(t, cpu_f32, 0, CASES);
     tcase_add_loop_test(t, guard_f32, 0, CASES);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

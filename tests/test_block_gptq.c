@@ -9,6 +9,7 @@
 #include "blocks/init.h"
 #include "quant/steps.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
@@ -400,9 +401,5 @@ int main(void)
     tcase_add_test(bad, a_site_without_inputs_rounds_to_nearest);
     suite_add_tcase(s, good);
     suite_add_tcase(s, bad);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

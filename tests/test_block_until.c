@@ -5,6 +5,7 @@
 
 #include "blocks/pass.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 
 enum { SAMPLES = 3, TOKENS = 7, HIDDEN = 16 };
@@ -80,9 +81,5 @@ int main(void)
     TCase *tc = tcase_create("until");
     tcase_add_loop_test(tc, a_pass_ends_where_it_is_told_to, 0, sizeof sites / sizeof *sites);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
@@ -255,9 +256,5 @@ int main(void)
     tcase_add_loop_test(g, generate_is_the_whole_sequence_every_time, 0, sizeof models / sizeof models[0]);
     suite_add_tcase(s, b);
     suite_add_tcase(s, g);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

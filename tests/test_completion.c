@@ -8,6 +8,7 @@
 #include "experiments/completion.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
+#include "tests/suite.h"
 
 static char *text; /* of what is tested: bash, zsh, man */
 static const char *which;
@@ -281,9 +282,5 @@ int main(void)
     tcase_add_test(b, bash_replaces_the_whole_word_where_it_is_not_cut_at_equals);
     suite_add_tcase(s, t);
     suite_add_tcase(s, b);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

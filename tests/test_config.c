@@ -8,6 +8,7 @@
 #include "blocks/block.h"
 #include "blocks/config.h"
 #include "tests/repack_model.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 static bk_error err;
@@ -551,9 +552,5 @@ int main(void)
     tcase_add_test(t, gguf_linear_scaling_and_window);
     tcase_add_test(t, gguf_rope_freqs_become_llama3_scaling);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include "autograd/backend.h"
 #include "autograd/rng.h"
 #include "backends/scalar/math.h"
+#include "tests/suite.h"
 
 enum { MAX_OUT = 8 };
 
@@ -711,9 +712,5 @@ int main(void)
     tcase_add_test(u, memory_is_aligned_and_zero);
     suite_add_tcase(s, t);
     suite_add_tcase(s, u);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -12,6 +12,7 @@
 
 #include "io/file.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 /* HDF5 itself loses memory when a file turns out to be damaged half way. */
 static void begin(void)
@@ -336,9 +337,5 @@ int main(void)
     tcase_add_test(t, who_makes_a_stage_elsewhere_is_named);
     tcase_add_test(t, a_damaged_dump_is_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

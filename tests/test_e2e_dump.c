@@ -15,6 +15,7 @@
 #include "experiments/progress.h"
 #include "io/file.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 #define DUMP "dump --model ../m --text ../m/eval.txt --sites down_in,key --seqlen 32 --windows 8 --threads 1 --out "
 #define RANDOM_KILLS 12
@@ -189,9 +190,5 @@ int main(void)
     tcase_add_test(t, a_folder_that_is_read_only_is_named);
     tcase_add_test(t, a_disk_without_room_for_a_folder_is_full);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "tests/e2e.h"
 #include "tests/make_gguf.h"
+#include "tests/suite.h"
 
 /* The summary of the run a is one of a run that went well. */
 static void finite_result(void)
@@ -460,9 +461,5 @@ int main(void)
     tcase_add_test(t, matrix_products_without_room_are_refused);
     tcase_add_test(t, training_without_room_is_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 /* What a kind of file holds: its schema, attributes of the root, datasets. NNN: the block of its name. */
 static const struct {
@@ -204,9 +205,5 @@ int main(void)
     tcase_add_test(t, the_tokenizer_of_a_folder_is_its_own);
     tcase_add_loop_test(t, a_reader_that_dies_gives_a_documented_exit_code, 0, sizeof ends / sizeof ends[0]);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

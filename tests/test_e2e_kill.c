@@ -11,6 +11,7 @@
 #include "experiments/progress.h"
 #include "io/file.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 #define RANDOM_KILLS 20
 
@@ -184,9 +185,5 @@ int main(void)
     tcase_add_test(t, killed_at_random);
     tcase_add_test(t, killed_over_and_over);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

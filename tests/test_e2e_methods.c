@@ -13,6 +13,7 @@
 #include "io/sealed.h"
 #include "io/store.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 #define SMALL                                                                                                                       \
     "data.statistics: {samples: 3, seqlen: 32}\nspin: {steps: 2, batch: 2}\nnorm_rotation: {rounds: 3, epochs: 2, batch: 16}\n"
@@ -674,9 +675,5 @@ int main(void)
     tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
     tcase_add_test(t, windows_beyond_the_positions_are_refused);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 static const char config[] =
     "model: m\nmethod: prefixquant\nscheme: W4A4KV4-static\nseed: 2\nthreads: 1\n"
@@ -49,9 +50,5 @@ int main(void)
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_test(t, rows_are_in_the_order_of_the_paper);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

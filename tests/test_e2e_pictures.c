@@ -10,6 +10,7 @@
 #include "io/store.h"
 #include "tests/drawn.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 static bk_error err;
 static drawn *script;
@@ -492,9 +493,5 @@ int main(void)
     tcase_add_test(t, lines_are_the_results_of_a_sweep);
     tcase_add_test(t, bars_reach_from_the_best_seed_to_the_worst);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

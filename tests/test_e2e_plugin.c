@@ -9,6 +9,7 @@
 #include "io/file.h"
 #include "tests/drawn.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 #define ODD "--plugin ./odd.so --set quant.weight.quantizer=odd --set quant.weight.step=restricted "
 #define TWO_BITS "--set scheme=W2A4KV4-static " ODD
@@ -381,9 +382,5 @@ int main(void)
     tcase_add_test(t, files_that_are_no_shared_objects_are_refused);
     tcase_add_test(t, objects_that_are_cut_off_are_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

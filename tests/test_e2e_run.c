@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "io/sealed.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 /* --- the same every time --- */
 
@@ -486,9 +487,5 @@ int main(void)
     tcase_add_test(t, a_damaged_stage_of_outliers_is_made_anew);
     tcase_add_test(t, a_calibration_text_that_is_not_there_is_an_input_error);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "experiments/stage_kinds.h"
 #include "io/file.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 /* Counting finds a delimiter and <s> on this model, a search <s> alone: behind it no delimiter is an outlier. */
 static void search_config(const char *model, const char *more)
@@ -220,9 +221,5 @@ int main(void)
     tcase_add_loop_test(t, what_cannot_be_searched_is_refused_with_its_place, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(t, a_config_error_is_told_by_line_and_column);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include "io/file.h"
 #include "io/sums.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 static void write_model(const char *shape)
 {
@@ -253,9 +254,5 @@ int main(void)
     tcase_add_test(t, head_dim_null_is_hidden_over_heads);
     tcase_add_loop_test(t, groups_that_do_not_divide_are_refused_with_their_layers, 0, sizeof groups / sizeof groups[0]);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

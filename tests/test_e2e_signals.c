@@ -15,6 +15,7 @@
 
 #include "io/file.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 static void full_run(void)
 {
@@ -261,9 +262,5 @@ int main(void)
     tcase_add_test(t, full_disk_loses_nothing);
     tcase_add_test(t, folder_that_cannot_be_made_is_an_error);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -13,6 +13,7 @@
 #include "io/file.h"
 #include "io/store.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 static bk_error err;
 
@@ -277,9 +278,5 @@ int main(void)
     tcase_add_loop_test(t, a_fit_is_made_for_what_it_depends_on, 0, sizeof fits / sizeof fits[0]);
     tcase_add_test(t, rows_that_were_found_are_those_that_were_made);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

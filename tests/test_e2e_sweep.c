@@ -9,6 +9,7 @@
 #include "io/file.h"
 #include "tests/e2e.h"
 #include "tests/e2e_sweep.h"
+#include "tests/suite.h"
 
 /* --- plan against ledger --- */
 
@@ -314,9 +315,5 @@ int main(void)
     tcase_add_test(t, halving_lets_the_better_half_go_on);
     tcase_add_test(t, halving_keeps_what_is_done);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "tests/e2e.h"
 #include "tests/e2e_sweep.h"
+#include "tests/suite.h"
 
 static bool busy(const char *dir)
 {
@@ -260,9 +261,5 @@ int main(void)
     tcase_add_test(t, point_that_another_process_runs_is_waited_for);
     tcase_add_test(t, two_sweeps_do_not_share_a_folder);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

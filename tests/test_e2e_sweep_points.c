@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "tests/e2e.h"
 #include "tests/e2e_sweep.h"
+#include "tests/suite.h"
 
 START_TEST(failed_point_is_told_and_the_others_run)
 {
@@ -307,9 +308,5 @@ int main(void)
     tcase_add_test(t, halving_behind_the_last_block_is_refused);
     tcase_add_test(t, folder_that_is_no_name_is_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

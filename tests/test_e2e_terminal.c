@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 #define RED "\033[31m"
 
@@ -143,9 +144,5 @@ int main(void)
     tcase_add_test(t, watch_on_a_dumb_terminal_writes_plain_lines);
     tcase_add_test(t, progress_is_silent_where_only_warnings_are_wanted);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

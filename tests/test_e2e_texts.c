@@ -7,6 +7,7 @@
 
 #include "io/file.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 START_TEST(text_without_a_window_is_refused)
 {
@@ -172,9 +173,5 @@ int main(void)
     tcase_add_test(t, bos_in_the_text_behind_a_prefix_is_told);
     tcase_add_test(t, texts_of_any_bytes_are_read);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

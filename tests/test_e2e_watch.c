@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/lock.h"
 #include "tests/e2e.h"
+#include "tests/suite.h"
 
 static char *out;
 
@@ -300,9 +301,5 @@ int main(void)
     tcase_add_test(t, folder_that_is_no_run_is_refused);
     tcase_add_test(t, a_pipe_gets_no_control_characters);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

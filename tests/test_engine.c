@@ -9,6 +9,7 @@
 #include "ops/ops.h"
 #include "tests/count_alloc.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 static const bk_backend *backend(int i)
 {
@@ -540,9 +541,5 @@ int main(void)
     tcase_add_test(t, a_profile_counts_calls);
     tcase_add_test(t, frozen_rounding_belongs_to_its_graph);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

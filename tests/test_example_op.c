@@ -6,6 +6,7 @@
 #include "autograd/gradcheck.h"
 #include "autograd/rng.h"
 #include "examples/op_blend.c"
+#include "tests/suite.h"
 
 enum { N = 6 };
 
@@ -88,9 +89,5 @@ int main(void)
     tcase_add_test(t, values_lie_between);
     tcase_add_test(t, other_shapes_and_weights_are_refused_with_a_reason);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "examples/quantizer_odd.c"
 #include "ops/ops.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 enum { ROWS = 4, COLS = 8, GROUP = 4, N = ROWS * COLS, TOKENS = 16 };
 
@@ -226,9 +227,5 @@ int main(void)
     tcase_add_loop_test(t, steps_get_a_gradient_and_learn, 0, 2);
     tcase_add_test(t, other_specs_are_refused_with_a_reason);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include "tests/suite.h"
 
 static char dir[64];
 static bk_error err;
@@ -294,9 +295,5 @@ int main(void)
     tcase_add_test(c, an_entry_that_is_none_of_ours_is_found);
     tcase_add_test(c, sha256_of_known_texts);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

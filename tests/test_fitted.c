@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "io/store.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 enum { LAYERS = 3, HIDDEN = 24, KV = 2, DIM = 8, INTER = 12 };
 
@@ -354,9 +355,5 @@ int main(void)
     tcase_add_loop_test(tc, contradictory_files_are_refused, 0, 5);
     tcase_add_test(tc, files_of_another_kind_are_refused);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

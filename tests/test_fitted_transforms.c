@@ -8,6 +8,7 @@
 #include "blocks/source.h"
 #include "tests/ok.h"
 #include "tests/plain_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_logits.h"
 #include "tests/tiny_model.h"
@@ -394,9 +395,5 @@ int main(void)
     tcase_add_test(tc, a_row_turns_alone_as_among_others);
     tcase_add_test(tc, what_cannot_be_done_is_refused);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 
 #include "io/gguf.h"
 #include "tests/make_gguf.h"
+#include "tests/suite.h"
 
 static char path[64];
 static bk_error err;
@@ -444,9 +445,5 @@ int main(void)
     tcase_add_test(c, alignment_of_the_file_is_used);
     tcase_add_test(c, a_file_without_tensors_opens);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include "quant/steps.h"
 #include "tests/h5_golden.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 enum { BACKENDS = 4, MOST = 64 }; /* MOST: rows or columns of a problem */
 
@@ -678,9 +679,5 @@ int main(void)
     tcase_add_loop_test(bad, shapes_that_do_not_fit_are_errors, 0, BACKENDS);
     suite_add_tcase(s, good);
     suite_add_tcase(s, bad);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

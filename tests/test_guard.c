@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "autograd/backend.h"
+#include "tests/suite.h"
 
 static double *memory(size_t n)
 {
@@ -104,9 +105,5 @@ int main(void)
     ADD_CRASH(t, kernels_cannot_run_past_the_end);
     ADD_CRASH(t, released_memory_cannot_be_used_by_kernels);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include "quant/galois.h"
 #include "quant/hadamard.h"
 #include "tests/h5_golden.h"
+#include "tests/suite.h"
 
 static bk_hadamard_plan *plan(int64_t n)
 {
@@ -402,9 +403,5 @@ int main(void)
     tcase_add_test(tc, orders_that_exist);
     tcase_add_test(tc, sizes_of_groups);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "io/half.h"
+#include "tests/suite.h"
 
 static uint16_t narrow(float x)
 {
@@ -106,9 +107,5 @@ int main(void)
     tcase_add_test(tc, tiny_values_become_signed_zeros);
     tcase_add_test(tc, what_does_not_fit_is_counted);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

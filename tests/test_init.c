@@ -8,6 +8,7 @@
 #include "blocks/init.h"
 #include "quant/steps.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
@@ -622,9 +623,5 @@ int main(void)
     tcase_add_loop_test(t, the_search_does_not_see_the_size_of_a_row, 0, 2);
     tcase_add_loop_test(t, inputs_that_are_not_finite_are_an_error, 0, 4);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

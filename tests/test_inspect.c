@@ -9,6 +9,7 @@
 #include "experiments/synth.h"
 #include "io/file.h"
 #include "tests/inspect_run.h"
+#include "tests/suite.h"
 
 #define N 3
 #define T 16
@@ -391,5 +392,5 @@ int main(void)
     tcase_add_test(tc, the_histogram_is_drawn_to_scale);
     tcase_add_test(tc, histograms_of_extreme_ranges_hold_every_value);
     tcase_add_test(tc, the_histogram_stands_in_json_when_asked_for);
-    return inspect_end(suite);
+    return run_suite(suite);
 }

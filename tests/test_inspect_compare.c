@@ -5,6 +5,7 @@
 
 #include "experiments/inspect_compare.h"
 #include "tests/inspect_run.h"
+#include "tests/suite.h"
 
 #define N 2
 #define T 4
@@ -322,5 +323,5 @@ int main(void)
     tcase_add_test(tc, rows_of_other_tokens_are_named);
     tcase_add_test(tc, rows_of_the_same_tokens_need_no_note);
     tcase_add_test(tc, what_cannot_be_compared_says_so);
-    return inspect_end(suite);
+    return run_suite(suite);
 }

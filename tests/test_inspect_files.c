@@ -10,6 +10,7 @@
 
 #include "io/file.h"
 #include "tests/inspect_run.h"
+#include "tests/suite.h"
 
 static char said[2048];
 
@@ -261,5 +262,5 @@ int main(void)
     tcase_add_test(tc, values_that_were_never_written_are_not_made_up);
     tcase_add_test(tc, packed_chunks_across_rows_are_read_right);
     tcase_add_test(tc, memory_does_not_grow_with_the_file);
-    return inspect_end(suite);
+    return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 
 #include "io/file.h"
 #include "io/json.h"
+#include "tests/suite.h"
 
 static bk_json *parse(const char *text)
 {
@@ -213,9 +214,5 @@ int main(void)
     tcase_add_test(c, lost_members_show_when_dumping);
     tcase_add_test(c, save_and_load);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 
 #include "autograd/backend.h"
 #include "tests/h5_golden.h"
+#include "tests/suite.h"
 
 #define K (bk_backend_ref(BK_F64)->k)
 static _Alignas(64) double scratch[1024];
@@ -635,9 +636,5 @@ int main(void)
     tcase_add_test(closed, elementwise_and_checks);
     tcase_add_test(closed, swiglu_is_finite_for_every_finite_input);
     suite_add_tcase(s, closed);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "autograd/rng.h"
 #include "tests/count_alloc.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 static double *room(int64_t n)
 {
@@ -476,9 +477,5 @@ int main(void)
     tcase_add_loop_test(t, gradients_that_are_not_finite_are_refused, 0, 2);
     tcase_add_test(t, threads_do_not_change_a_bit);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 
 #include "autograd/backend.h"
 #include "autograd/rng.h"
+#include "tests/suite.h"
 
 static const int64_t orders[] = {1, 2, 3, 31, 33, 64, 97, 260, 545};
 enum { ORDERS = sizeof orders / sizeof *orders, TILED = ORDERS - 1 };
@@ -389,9 +390,5 @@ int main(void)
     tcase_add_test(u, threads_do_not_change_a_bit);
     suite_add_tcase(s, t);
     suite_add_tcase(s, u);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@
 
 #include "io/file.h"
 #include "io/lock.h"
+#include "tests/suite.h"
 
 static char dir[64], path[128];
 static bk_error err;
@@ -350,9 +351,5 @@ int main(void)
     tcase_add_test(t, a_folder_that_is_not_there_is_an_error);
     tcase_add_test(t, many_that_want_it_have_it_in_turn);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

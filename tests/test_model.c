@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "tests/make_gguf.h"
 #include "tests/repack_model.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 static char dir[BK_TINY_PATH], other[64];
@@ -405,9 +406,5 @@ int main(void)
     tcase_add_test(c, frequency_tables_of_old_files_are_passed_over);
     tcase_add_test(c, the_hash_covers_config_tokenizer_and_weights);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include "autograd/rng.h"
 #include "blocks/norm_rotation.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 static void *room(size_t bytes)
@@ -453,9 +454,5 @@ int main(void)
     tcase_add_test(t, fits_refuse_what_they_cannot_do);
     tcase_add_test(t, fits_are_watched_and_stopped);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

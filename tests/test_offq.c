@@ -7,6 +7,7 @@
 #include "quant/offset.h"
 #include "tests/offq_model.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 /* Statistics of a stream with `spikes` directions e_(3 k + 1) of falling energy, keys and maxima of down that rise with the channel. */
 static bk_offq_stats made_up(const bk_config *c, int64_t spikes)
@@ -326,9 +327,5 @@ int main(void)
     tcase_add_loop_test(tc, options_that_need_more_than_was_measured_are_refused, 0, 4);
     tcase_add_test(tc, groups_that_cannot_be_are_refused);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

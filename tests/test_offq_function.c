@@ -9,6 +9,7 @@
 #include "tests/offq_model.h"
 #include "tests/ok.h"
 #include "tests/plain_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_logits.h"
 
@@ -199,9 +200,5 @@ int main(void)
     tcase_add_loop_test(tc, all_of_it_leaves_the_logits_alone_at_the_sizes_of_real_models, 0, REAL_SIZES);
     tcase_add_test(tc, golden_mlp);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 #include "tests/offq_model.h"
 #include "tests/ok.h"
 #include "tests/plain_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_logits.h"
 
@@ -284,9 +285,5 @@ int main(void)
     tcase_add_loop_test(tc, a_rotated_model_is_refused, 0, 2);
     tcase_add_test(tc, the_pass_can_be_stopped);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 #include "autograd/rng.h"
 #include "quant/offset.h"
 #include "tests/h5_golden.h"
+#include "tests/suite.h"
 
 static bk_golden *g;
 
@@ -488,9 +489,5 @@ int main(void)
     tcase_add_test(tc, golden_composite);
     tcase_add_test(tc, golden_composite_quantized);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

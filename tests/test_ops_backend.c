@@ -7,6 +7,7 @@
 #include "tests/cases_ops.h"
 #include "tests/h5_golden.h"
 #include "tests/run_graph.h"
+#include "tests/suite.h"
 
 /* Of OpenMP, whose header belongs to backends/cpu alone. */
 void omp_set_num_threads(int threads);
@@ -125,9 +126,5 @@ int main(void)
     tcase_add_loop_test(t, guard_gives_the_bytes_of_ref, 0, bk_op_case_count);
     tcase_add_loop_test(t, cpu_gives_the_same_bytes_for_any_number_of_threads, 0, bk_op_case_count);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

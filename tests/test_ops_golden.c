@@ -8,6 +8,7 @@
 #include "ops/ops.h"
 #include "tests/h5_golden.h"
 #include "tests/run_graph.h"
+#include "tests/suite.h"
 
 /* One golden case on its way through an op. */
 typedef struct run {
@@ -420,9 +421,5 @@ int main(void)
     tcase_add_loop_test(t, cpu_gives_golden, 0, SUITES);
     tcase_add_test(t, no_golden_case_is_left_out);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/cases_ops.h"
+#include "tests/suite.h"
 
 #define STEP 1e-5
 #define TOL 2e-6
@@ -137,9 +138,5 @@ int main(void)
     tcase_add_test(t, checker_refuses_nothing_to_compare);
     tcase_add_test(t, checker_refuses_floats);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/ops.h"
+#include "tests/suite.h"
 
 /* Real and integer tensors of a dry run. */
 #define DIMS(...) (int64_t[]){__VA_ARGS__}
@@ -161,9 +162,5 @@ int main(void)
     tcase_add_test(t, builders_are_sticky);
     tcase_add_test(t, ids_out_of_range_are_refused);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

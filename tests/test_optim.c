@@ -6,6 +6,7 @@
 
 #include "autograd/optim.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 static const bk_backend *backend(int i)
 {
@@ -374,9 +375,5 @@ int main(void)
     tcase_add_loop_test(t, values_set_aside_come_back, 0, BACKENDS);
     tcase_add_test(t, the_rate_is_a_cosine);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

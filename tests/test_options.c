@@ -12,6 +12,7 @@
 #include "experiments/progress.h"
 #include "experiments/suggest.h"
 #include "experiments/verbs.h"
+#include "tests/suite.h"
 
 static struct {
     const char *config, *text;
@@ -297,9 +298,5 @@ int main(void)
     tcase_add_test(t, progress_ends_with_a_line_of_its_time);
     tcase_add_test(t, every_topic_of_list_prints);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include "blocks/outliers.h"
 #include "tests/h5_golden.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 static const char *const cases[] = {"normal", "tie_sequence", "tie_magnitude", "single_rare", "single_kept", "single_boundary",
@@ -361,9 +362,5 @@ int main(void)
     tcase_add_test(t, detection_never_touches_device_memory);
     tcase_add_test(t, detection_can_be_stopped);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include "blocks/pass.h"
 #include "tests/ok.h"
 #include "tests/plain_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 typedef struct model {
@@ -309,9 +310,5 @@ int main(void)
     tcase_add_test(t, streams_in_memory_and_in_files);
     tcase_add_test(t, a_stream_without_room_says_where);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

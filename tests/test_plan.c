@@ -12,6 +12,7 @@
 #include "experiments/synth.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
+#include "tests/suite.h"
 
 #define MIB 1048576.0
 
@@ -631,9 +632,5 @@ int main(void)
     tcase_add_test(t, model_of_another_kind_is_a_bad_input_file);
     tcase_add_loop_test(t, exit_codes_of_the_verb, 0, (int)(sizeof verb_cases / sizeof verb_cases[0]));
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

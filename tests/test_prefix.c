@@ -10,6 +10,7 @@
 #include "blocks/prefix.h"
 #include "io/store.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_model.h"
@@ -438,9 +439,5 @@ int main(void)
     tcase_add_test(t, contradictory_files_are_refused);
     tcase_add_test(t, a_file_of_another_kind_is_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

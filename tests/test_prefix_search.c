@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "quant/steps.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
@@ -598,9 +599,5 @@ int main(void)
     tcase_add_test(t, what_cannot_be_searched_is_refused);
     tcase_add_test(t, activations_that_are_not_finite_are_told);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "experiments/printable.h"
+#include "tests/suite.h"
 
 START_TEST(printable_escapes_what_a_terminal_would_obey)
 {
@@ -76,9 +77,5 @@ int main(void)
     tcase_add_test(t, shells_read_words_back);
     tcase_add_test(t, fields_of_csv_are_quoted_where_they_must_be);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

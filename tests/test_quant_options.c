@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "experiments/schema.h"
+#include "tests/suite.h"
 
 static bk_run_config c, d;
 static bk_error err;
@@ -266,9 +267,5 @@ int main(void)
     tcase_add_test(t, more_options_than_there_is_room_for_are_refused);
     tcase_add_test(t, those_of_the_list_fit);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

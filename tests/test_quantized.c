@@ -14,6 +14,7 @@
 #include "blocks/quantized.h"
 #include "io/file.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_fitted.h"
 #include "tests/tiny_model.h"
@@ -724,9 +725,5 @@ int main(void)
     t = tcase_create("parameters");
     tcase_add_loop_test(t, parameters_come_back_to_the_bit, 0, VARIANTS);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

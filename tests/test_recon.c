@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/trainee.h"
 
 static bool same_bytes(const float *a, const float *b, int64_t n)
@@ -525,10 +526,6 @@ int main(void)
     tcase_add_loop_test(t, rounding_has_a_rate_of_its_own, 0, 5);
     tcase_add_test(t, offsets_and_factors_stay_in_their_bounds);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }
 

@@ -7,6 +7,7 @@
 #include "blocks/init.h"
 #include "tests/count_alloc.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 #include "tests/trainee.h"
 
@@ -384,10 +385,6 @@ int main(void)
     tcase_add_test(t, data_that_do_not_fit_are_refused);
     tcase_add_test(t, training_can_be_stopped);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/cases_ops.h"
+#include "tests/suite.h"
 
 /* Which inputs of an op some case differentiates. */
 static unsigned differentiated(const char *op)
@@ -101,9 +102,5 @@ int main(void)
     tcase_add_test(t, every_slot_of_cpu_is_filled);
     tcase_add_test(t, reference_of_integers_does_not_exist);
     suite_add_tcase(s, t);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

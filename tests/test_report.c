@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "experiments/report.h"
+#include "tests/suite.h"
 
 static bk_text_buffer b;
 static bk_error err;
@@ -198,9 +199,5 @@ int main(void)
     tcase_add_loop_test(t, lines_count_up_to_the_first_damaged_one, 0, sizeof files / sizeof files[0]);
     tcase_add_test(t, a_file_that_is_not_there_has_no_lines);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

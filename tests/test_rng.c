@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/rng.h"
+#include "tests/suite.h"
 
 /* Changing the generator would change every rotation, sample and model that a seed stands for. */
 START_TEST(the_numbers_stay_what_they_are)
@@ -86,9 +87,5 @@ int main(void)
     tcase_add_test(t, numbers_below_a_bound_fill_it);
     tcase_add_test(t, bits_are_balanced_over_counters);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

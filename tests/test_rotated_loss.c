@@ -9,6 +9,7 @@
 #include "blocks/rotated_loss.h"
 #include "tests/ok.h"
 #include "tests/plain_llama.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 #include "tests/tiny_model.h"
 
@@ -415,9 +416,5 @@ int main(void)
     tcase_add_test(t, a_rotation_that_is_not_finite_is_told);
     tcase_add_test(t, every_block_asks_whether_to_stop);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "tests/make_gguf.h"
+#include "tests/suite.h"
 
 static char dir[64];
 static bk_error err;
@@ -394,9 +395,5 @@ int main(void)
     tcase_add_test(c, wrong_order_and_wrong_sizes_are_refused);
     tcase_add_test(c, a_file_without_tensors_can_be_written);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include "experiments/sweep.h"
 #include "experiments/scheme.h"
 #include "io/store.h"
+#include "tests/suite.h"
 
 static bk_run_config c, d;
 static bk_error err;
@@ -730,9 +731,5 @@ int main(void)
     tcase_add_test(t, help_says_whose_a_default_is);
     tcase_add_test(t, the_table_has_the_values_of_the_usual_method);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

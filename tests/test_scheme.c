@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "experiments/scheme.h"
+#include "tests/suite.h"
 
 static bk_scheme s;
 
@@ -185,9 +186,5 @@ int main(void)
     tcase_add_test(t, description_is_cut_to_fit);
     tcase_add_test(t, methods_set_only_keys_that_all_of_them_set);
     suite_add_tcase(suite, t);
-    SRunner *r = srunner_create(suite);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(suite);
 }

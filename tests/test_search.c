@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "quant/search.h"
+#include "tests/suite.h"
 
 enum { MAX_UNITS = 4, VISITS = 11 };
 
@@ -143,9 +144,5 @@ int main(void)
     tcase_add_test(t, nothing_finite_leaves_the_step);
     tcase_add_test(t, points_that_are_not_finite_lose);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 
 #include "blocks/source.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_model.h"
 
 static const bk_rotation_spec everything = {.r1 = true, .r2 = true, .r3 = true, .r4 = true, .fold_v_bias = true, .seed = 5};
@@ -231,9 +232,5 @@ int main(void)
     tcase_add_test(tc, bias_without_a_place_is_refused);
     tcase_add_test(tc, blocks_outside_the_model_are_refused);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

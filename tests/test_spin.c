@@ -8,6 +8,7 @@
 #include "experiments/synth.h"
 #include "io/file.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 #include "tests/tiny_block.h"
 
 enum { SAMPLES = 4, TOKENS = 48, STEPS = 20, DOCUMENTS = 2 };
@@ -350,9 +351,5 @@ int main(void)
     tcase_add_test(t, nothing_to_learn_from_is_refused);
     tcase_add_test(t, learning_is_watched_and_stopped);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "experiments/stage_kinds.h"
+#include "tests/suite.h"
 
 static char root[64];
 static bk_error err;
@@ -274,9 +275,5 @@ int main(void)
     tcase_add_test(t, a_lock_of_another_host_is_waited_for);
     tcase_add_test(t, a_complete_stage_needs_no_lock);
     suite_add_tcase(suite, t);
-    SRunner *r = srunner_create(suite);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/store_files.h"
+#include "tests/suite.h"
 
 /* ---- what is written comes back ---- */
 
@@ -525,9 +526,5 @@ int main(void)
     tcase_add_test(tc, reading_ahead_keeps_the_order_asked_for);
     tcase_add_test(tc, errors_of_reading_ahead_arrive_at_wait);
     tcase_add_test(tc, threads_may_use_files_of_their_own);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/store_files.h"
+#include "tests/suite.h"
 
 /* HDF5 itself loses memory when a file turns out to be damaged half way. */
 const char *__lsan_default_suppressions(void);
@@ -309,9 +310,5 @@ int main(void)
     tcase_add_loop_test(tc, absurd_dimensions_are_refused, 0, 3);
     tcase_add_test(tc, groups_in_a_circle_end);
     tcase_add_test(tc, foreign_numbers_of_any_kind_are_read);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

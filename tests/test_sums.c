@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "io/sealed.h"
 #include "io/sums.h"
+#include "tests/suite.h"
 
 static char dir[64];
 static bk_error err;
@@ -227,9 +228,5 @@ int main(void)
     tcase_add_test(t, sealed_comes_back);
     tcase_add_test(t, any_change_of_a_sealed_file_is_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "experiments/run.h"
 #include "experiments/sweep.h"
 #include "io/file.h"
+#include "tests/suite.h"
 
 static char dir[64], file[128];
 static bk_sweep s;
@@ -300,9 +301,5 @@ int main(void)
     tcase_add_loop_test(t, bad_input_is_refused_at_its_place, 0, sizeof bad / sizeof bad[0]);
     tcase_add_test(t, sweeps_are_told_from_configs);
     suite_add_tcase(suite, t);
-    SRunner *r = srunner_create(suite);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(suite);
 }

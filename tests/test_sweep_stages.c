@@ -5,6 +5,7 @@
 #include "experiments/sweep_stages.h"
 #include "tests/e2e.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 /* The made model has no room for 2048 tokens. */
 #define STATISTICS "data.statistics.samples: 2, data.statistics.seqlen: 64"
@@ -87,9 +88,5 @@ int main(void)
     tcase_add_test(tc, a_shared_stage_counts_for_the_first_point_that_needs_it);
     tcase_add_test(tc, a_point_that_is_done_takes_nothing);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

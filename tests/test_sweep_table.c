@@ -10,6 +10,7 @@
 #include "experiments/sweep_run.h"
 #include "experiments/verbs.h"
 #include "io/file.h"
+#include "tests/suite.h"
 
 #define POINTS 6
 #define FP 10.0
@@ -315,9 +316,5 @@ int main(void)
     tcase_add_test(t, names_stand_for_the_axes_of_points);
     tcase_add_test(t, files_have_a_column_of_names);
     suite_add_tcase(suite, t);
-    SRunner *r = srunner_create(suite);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(suite);
 }

@@ -13,6 +13,7 @@
 #include "io/file.h"
 #include "io/text.h"
 #include "io/tokenizer.h"
+#include "tests/suite.h"
 
 static bk_error err;
 static char dir[64];
@@ -267,9 +268,5 @@ int main(void)
     tcase_add_loop_test(t, delimiters_are_the_outliers_and_bos_comes_last, 0, (int)(sizeof planted / sizeof *planted));
     tcase_add_loop_test(t, outliers_vanish_behind_bos, 0, (int)(sizeof planted / sizeof *planted));
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "io/file.h"
 #include "io/text.h"
 #include "io/tokenizer_impl.h"
+#include "tests/suite.h"
 
 static char dir[64];
 static bk_tokenizer *tok;
@@ -414,9 +415,5 @@ int main(void)
     tcase_add_test(c, one_sample_of_the_texts_own_length);
     tcase_add_loop_test(c, texts_about_as_long_as_a_sample, 0, 5);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

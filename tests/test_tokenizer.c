@@ -10,6 +10,7 @@
 #include "io/utf8.h"
 #include "tests/expect_ids.h"
 #include "tests/make_gguf.h"
+#include "tests/suite.h"
 
 static char dir[64], path[128];
 
@@ -599,9 +600,5 @@ int main(void)
     tcase_add_test(c, a_folder_without_tokenizer_is_an_io_error);
     tcase_add_test(c, a_broken_folder_names_its_file);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 
 #include "io/tokenizer_impl.h"
 #include "tests/expect_ids.h"
+#include "tests/suite.h"
 
 #define SP "\xe2\x96\x81"
 
@@ -353,9 +354,5 @@ int main(void)
     tcase_add_test(j, a_bos_token_that_is_none_is_refused);
     tcase_add_test(j, an_expression_that_never_ends_is_stopped_and_placed);
     suite_add_tcase(s, j);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

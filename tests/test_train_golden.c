@@ -9,6 +9,7 @@
 #include "blocks/recon.h"
 #include "tests/golden_block.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 static const char *const cases[] = {"o2_w4a4kv4_sym", "o1_w4a4kv4_sym"};
 enum { CASES = sizeof cases / sizeof cases[0], STEPS = 30 };
@@ -285,9 +286,5 @@ int main(void)
     tcase_add_test(t, block_train_on_ref_f64);
     tcase_add_test(t, block_train_on_cpu);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

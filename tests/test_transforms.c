@@ -9,6 +9,7 @@
 #include "blocks/transforms.h"
 #include "tests/h5_golden.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 static void *room(int64_t count, size_t size)
 {
@@ -541,9 +542,5 @@ int main(void)
     tcase_add_test(tc, r2_signs_are_shared_or_one_per_kv_head);
     tcase_add_test(tc, list_is_in_order_and_tells_what_it_does);
     suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

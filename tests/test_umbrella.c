@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 enum { ROWS = 2, COLS = 3 };
 
@@ -76,9 +77,5 @@ int main(void)
     TCase *t = tcase_create("program");
     tcase_add_test(t, rmsnorm_and_its_gradient_through_the_umbrella_header);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

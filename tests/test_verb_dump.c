@@ -11,6 +11,7 @@
 #include "io/store.h"
 #include "tests/letters.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 #define DUMP(...) \
     letters_call(bk_verb_dump, "dump", "--model", letters.folder, "--text", letters.text, "--out", letters.out, __VA_ARGS__, NULL)
@@ -207,9 +208,5 @@ int main(void)
     tcase_add_test(t, dump_replaces_a_dump);
     tcase_add_test(t, dump_that_does_not_fit_leaves_nothing);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -4,6 +4,7 @@
 #include "experiments/verbs.h"
 #include "tests/letters.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 START_TEST(generate_follows_the_largest_logit)
 {
@@ -82,9 +83,5 @@ int main(void)
     tcase_add_test(t, generate_refuses_an_empty_prompt);
     tcase_add_test(t, generate_refuses_more_tokens_than_positions);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include "experiments/verbs.h"
 #include "tests/letters.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 #define OUTLIERS(...)                                                                                                          \
     letters_call(bk_verb_outliers, "outliers", "--model", letters.folder, "--text", letters.text, "--seqlen", "32", "--samples", "4", \
@@ -247,9 +248,5 @@ int main(void)
     tcase_add_test(t, outliers_offq_refuses_groups_that_do_not_divide);
     tcase_add_test(t, outliers_refuses_groups_without_offq);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 #include "io/store.h"
 #include "tests/letters.h"
 #include "tests/ok.h"
+#include "tests/suite.h"
 
 /* What the model does does not hang on its linears, so 8 bits leave it as it was. */
 START_TEST(quantized_model_generates)
@@ -51,9 +52,5 @@ int main(void)
     tcase_add_test(t, quantized_model_refuses_another_prefix);
     tcase_add_test(t, quantized_model_has_no_outliers_to_look_for);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -17,6 +17,7 @@
 #include "io/file.h"
 #include "io/lock.h"
 #include "tests/count_alloc.h"
+#include "tests/suite.h"
 
 static char dir[64], line[BK_WATCH_LINE];
 static bk_error err;
@@ -445,9 +446,5 @@ int main(void)
     tcase_add_test(t, advice_is_quoted_for_a_shell);
     tcase_add_test(t, advice_names_the_plugins_that_it_takes);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }
