@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "io/utf8.h"
 
 /* Characters that move the cursor, change the direction of writing, or cannot be seen. */
@@ -78,7 +76,7 @@ static size_t first_width(const char *s, int *columns)
 {
     uint32_t cp;
     size_t used = bk_utf8_char(s, strnlen(s, 4), &cp);
-    *columns = used ? utf8proc_charwidth((utf8proc_int32_t)cp) : 1;
+    *columns = used ? bk_utf8_columns(cp) : 1;
     return used ? used : 1;
 }
 

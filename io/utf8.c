@@ -1,5 +1,7 @@
 #include "io/utf8.h"
 
+#include <utf8proc.h>
+
 size_t bk_utf8_char(const char *s, size_t n, uint32_t *cp)
 {
     static const uint32_t lowest[5] = {0, 0, 0x80, 0x800, 0x10000};
@@ -31,6 +33,11 @@ size_t bk_utf8_run(const char *s, size_t n, bool *valid)
         at += len ? len : 1;
     }
     return at;
+}
+
+int bk_utf8_columns(uint32_t cp)
+{
+    return utf8proc_charwidth((utf8proc_int32_t)cp);
 }
 
 size_t bk_utf8_put(uint32_t cp, char out[4])

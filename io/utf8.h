@@ -10,6 +10,8 @@
 size_t bk_utf8_char(const char *s, size_t n, uint32_t *cp);
 /* Bytes of the longest run at s that is wholly valid (*valid) or wholly broken; 0 only if n is 0. */
 size_t bk_utf8_run(const char *s, size_t n, bool *valid);
+/* Columns of a terminal that a character takes: 0, 1 or 2. */
+int bk_utf8_columns(uint32_t cp);
 /* Writes a code point (which must be valid) and returns its bytes. */
 size_t bk_utf8_put(uint32_t cp, char out[4]);
 
