@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "experiments/printable.h"
 #include "experiments/schema_priv.h"
 #include "experiments/suggest.h"
 #include "experiments/sweep.h"
@@ -302,8 +303,11 @@ static bk_status take_zip(reader *r, const bk_yaml_node *map)
 
 static bk_status take_title(reader *r, const bk_yaml_node *v, alternative *a)
 {
+    char shown[8 * BK_SWEEP_TITLE];
     if (v->kind != BK_NODE_SCALAR || !*v->text) return FAIL(r, v, "name: a word or two are expected");
     if (strlen(v->text) >= BK_SWEEP_TITLE) return FAIL(r, v, "name: more than %d bytes", BK_SWEEP_TITLE - 1);
+    if (strcmp(bk_visible(v->text, strlen(v->text), shown, sizeof shown), v->text) != 0)
+        return FAIL(r, v, "name: characters that cannot be seen: %s", shown);
     a->title = v;
     return BK_OK;
 }

@@ -182,6 +182,7 @@ static const struct {
      "sweep.yaml:4:12: 'a' is the name of the point in line 3 too, which differs in more than its seed"},
     {"base: base.yaml\npoints: [{name: a}]\n", "sweep.yaml:2:10: points: a name alone sets nothing"},
     {"base: base.yaml\npoints: [{name: [a], train.epochs: 1}]\n", "sweep.yaml:2:17: name: a word or two are expected"},
+    {"base: base.yaml\npoints: [{name: \"a\\nb\", train.epochs: 1}]\n", "sweep.yaml:2:17: name: characters that cannot be seen: a\\nb"},
     {"base: base.yaml\npoints: [{name: '', train.epochs: 1}]\n", "sweep.yaml:2:17: name: a word or two are expected"},
     {"base: base.yaml\npoints: [{name: 0123456789012345678901234567890123456789012345678901234567890123, train.epochs: 1}]\n",
      "sweep.yaml:2:17: name: more than 63 bytes"},
