@@ -102,7 +102,7 @@ typedef struct columns {
 
 static columns columns_of(const bk_sweep *s, int without)
 {
-    columns c = {.s = s, .without = without};
+    columns c = {.s = s, .without = without, .title = widest(0, "name")};
     for (int i = 0; i < s->n; i++) c.title = widest(c.title, s->point[i].title);
     for (int a = 0; a < s->n_axes; a++) {
         c.axis[a] = widest(0, s->axis_name[a]);
