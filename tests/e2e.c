@@ -223,6 +223,14 @@ void e2e_begin(void)
     e2e_brick(0, "synth --out m --shape tiny --documents 8");
 }
 
+void e2e_begin_run(void)
+{
+    e2e_begin();
+    e2e_enter();
+    e2e_brick(0, "run run.yaml --out ../run");
+    e2e_leave();
+}
+
 void e2e_end(void)
 {
     ck_assert_int_eq(chdir("/tmp"), 0);

@@ -12,6 +12,8 @@
 /* Unchecked fixture: a folder with `m`, a made model of the shape tiny with texts of 8 documents; and its removal. */
 void e2e_begin(void);
 void e2e_end(void);
+/* e2e_begin with one finished run of the made model for all tests, ../run. */
+void e2e_begin_run(void);
 /* Checked fixture: makes a fresh folder beside m the working directory (so the model is ../m), with stages in its `cache`. */
 void e2e_enter(void);
 void e2e_leave(void);

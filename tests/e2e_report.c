@@ -38,15 +38,6 @@ int page_count(const char *words)
     return n;
 }
 
-/* One finished run for all tests, in the folder above. */
-static void begin(void)
-{
-    e2e_begin();
-    e2e_enter();
-    e2e_brick(0, "run run.yaml --out ../run");
-    e2e_leave();
-}
-
 static void enter(void)
 {
     e2e_enter();
@@ -64,7 +55,7 @@ static void add(Suite *s, const char *name, const TTest *const tests[], int n)
 {
     TCase *t = tcase_create(name);
     tcase_set_timeout(t, 60);
-    tcase_add_unchecked_fixture(t, begin, e2e_end);
+    tcase_add_unchecked_fixture(t, e2e_begin_run, e2e_end);
     tcase_add_checked_fixture(t, enter, leave);
     for (int i = 0; i < n; i++) tcase_add_test(t, tests[i]);
     suite_add_tcase(s, t);

@@ -18,15 +18,6 @@ static bk_json *data, *summary, *lines;
 
 #define DONE(call) ck_assert_msg((call) == BK_OK, "%s", err.msg)
 
-/* One finished run for all tests, in the folder above. */
-static void begin(void)
-{
-    e2e_begin();
-    e2e_enter();
-    e2e_brick(0, "run run.yaml --out ../run");
-    e2e_leave();
-}
-
 static void enter(void)
 {
     e2e_enter();
@@ -481,7 +472,7 @@ int main(void)
     Suite *s = suite_create("e2e_pictures");
     TCase *t = tcase_create("numbers");
     tcase_set_timeout(t, 60);
-    tcase_add_unchecked_fixture(t, begin, e2e_end);
+    tcase_add_unchecked_fixture(t, e2e_begin_run, e2e_end);
     tcase_add_checked_fixture(t, enter, leave);
     tcase_add_test(t, maxima_are_those_that_were_measured);
     tcase_add_test(t, maxima_are_those_of_the_activations);
