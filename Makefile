@@ -155,6 +155,7 @@ bench: all
 comparison: all model
 	@test -f "$(TEXTS)/c4.jsonl" -a -f "$(TEXTS)/wiki.test.raw" || { \
 	    echo "make comparison TEXTS=FOLDER: a folder with c4.jsonl and wiki.test.raw (docs/comparison.md)" >&2; exit 2; }
+	@test -L texts -o ! -e texts || { echo "texts is there and no link to a folder of texts: move it away" >&2; exit 2; }
 	ln -sfn "$(abspath $(TEXTS))" texts
 	$(BUILD)/brick sweep configs/comparison/full.yaml --out runs/comparison
 

@@ -78,19 +78,11 @@ void bk_lab_close(bk_lab *lab)
     *lab = (bk_lab){0};
 }
 
-/* An automatic size for which no Hadamard matrix is known is one for all. */
-static int64_t r4_group(const bk_run_config *c, const bk_config *shapes)
-{
-    int64_t size = bk_group_size(shapes->inter);
-    if (c->rotation.r4_group != BK_GROUP_AUTO) return c->rotation.r4_group;
-    return bk_hadamard_exists(size) ? size : 0;
-}
-
 bk_rotation_spec bk_run_rotation(const bk_run_config *c, const bk_config *shapes, const bk_fitted *fitted, const bk_backend *be)
 {
     return (bk_rotation_spec){.r1 = c->rotation.r1, .r2 = c->rotation.r2, .r3 = c->rotation.r3, .r4 = c->rotation.r4,
                               .fold_v_bias = c->rotation.fold_v_bias, .r2_per_kv_head = c->rotation.r2_per_head,
-                              .r4_group = r4_group(c, shapes), .seed = (uint64_t)c->seed, .fitted = fitted, .be = be};
+                              .r4_group = bk_run_r4_group(c, shapes->inter), .seed = (uint64_t)c->seed, .fitted = fitted, .be = be};
 }
 
 bk_status bk_rotation_parse(const char *text, bk_rotation_spec *out, bk_error *err)

@@ -90,7 +90,7 @@ static bk_offq_options offq_options(const bk_run_config *c)
     bk_offq_options opt = c->offq;
     if (!opt.group && c->quant.activation.group > 0) opt.group = c->quant.activation.group;
     if (c->rotation.r4_group > 0) opt.down_group = c->rotation.r4_group;
-    if (!c->rotation.r3) opt.keys = BK_OFFQ_KEYS_OFF; /* the basis would be that of r3 */
+    if (!c->rotation.r3 || c->quant.key.bits == 16) opt.keys = BK_OFFQ_KEYS_OFF; /* the basis is that of r3, for quantized keys */
     opt.concentration = true;
     opt.seed = (uint64_t)c->seed;
     return opt;

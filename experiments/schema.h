@@ -197,6 +197,9 @@ bool bk_run_needs_statistics(const bk_run_config *c);
 bool bk_run_needs_calibration(const bk_run_config *c);
 /* Bits of weights while SpinQuant learns (spin.weights). */
 int bk_run_spin_weight_bits(const bk_run_config *c);
+/* Channels of down's input [channels] that one R4 mixes: rotation.r4_group or what `auto` stands for; 0 = all of them, also where no Hadamard matrix is known
+ * for an automatic size. */
+int64_t bk_run_r4_group(const bk_run_config *c, int64_t channels);
 /* Files that the config names and this run would read, in key order: i counts from 0, false at the end. */
 bool bk_run_config_file(const bk_run_config *c, int i, const char **key, const char **path);
 /* The first of them that is not there is BK_EIO, with the place that names it. */

@@ -169,6 +169,11 @@ static bk_status check_offq(const bk_run_config *c, bk_error *err)
         return refuse(c, BK_EINVAL, "rotation.r4_group", err, "one r4 for all channels makes no offsets of groups: set rotation.r4_group: auto");
     if (c->offq.keys == BK_OFFQ_KEYS_ON && !c->rotation.r3)
         return refuse(c, BK_EINVAL, "offq.keys", err, "the basis for keys is what r3 is, and rotation.r3 is off");
+    if (c->offq.keys == BK_OFFQ_KEYS_ON && c->quant.key.bits == 16)
+        return refuse(c, BK_EINVAL, "offq.keys", err, "the basis spreads keys that are quantized, and this scheme leaves keys at 16 bits");
+    if (a->clip)
+        return refuse(c, BK_EINVAL, "quant.activation.clip", err,
+                      "clipping factors shrink a range about 0, and offsets move ranges far from it: they would cut off whole groups");
     return BK_OK;
 }
 
@@ -324,15 +329,23 @@ static bk_status check_skips(const bk_run_config *c, int64_t layers, bk_error *e
     return BK_OK;
 }
 
-/* A group of activations with two constants has no zero point for both. */
+/* A group of activations with two constants has no zero point for both. group: 0 = all channels. */
 static bk_status check_offsets(const bk_run_config *c, const char *key, int64_t group, int64_t channels, bk_error *err)
 {
     char text[200];
     const bk_qspec *a = &c->quant.activation;
-    int64_t shared = a->group == BK_GROUP_AUTO ? bk_group_size(channels) : a->group;
-    if (group < 1 || group % shared == 0) return BK_OK;
-    snprintf(text, sizeof text, "%lld channels get one offset, and %lld share a zero point: it must be a multiple of these", (long long)group, (long long)shared);
+    int64_t shared = a->group == BK_GROUP_AUTO ? bk_group_size(channels) : a->group, offset = group ? group : channels;
+    if (offset % shared == 0) return BK_OK;
+    snprintf(text, sizeof text, "%lld channels get one offset, and %lld share a zero point: write a multiple of %lld", (long long)offset, (long long)shared,
+             (long long)shared);
     return refuse(c, BK_EINVAL, key, err, text);
+}
+
+int64_t bk_run_r4_group(const bk_run_config *c, int64_t channels)
+{
+    int64_t size = bk_group_size(channels);
+    if (c->rotation.r4_group != BK_GROUP_AUTO) return c->rotation.r4_group;
+    return bk_hadamard_exists(size) ? size : 0;
 }
 
 /* What a fit would find out after its pass over the model. */
@@ -348,9 +361,10 @@ static bk_status check_fit(const bk_run_config *c, const bk_config *model, bk_er
         snprintf(text, sizeof text, "%lld does not divide the %lld channels of the model", (long long)group, (long long)model->hidden);
         return refuse(c, BK_EINVAL, "offq.group", err, text);
     }
-    if (basis == BK_BASIS_OFFQ) {
-        BK_TRY(check_offsets(c, "offq.group", group, model->hidden, err));
-        BK_TRY(check_offsets(c, "rotation.r4_group", c->rotation.r4_group, model->inter, err));
+    bool groups_fit = c->quant.activation.group < 1 || (model->hidden % c->quant.activation.group == 0 && model->inter % c->quant.activation.group == 0);
+    if (basis == BK_BASIS_OFFQ && groups_fit) { /* else that is refused, with the site */
+        if (group) BK_TRY(check_offsets(c, "offq.group", group, model->hidden, err));
+        BK_TRY(check_offsets(c, "rotation.r4_group", bk_run_r4_group(c, model->inter), model->inter, err));
     }
     if (basis == BK_BASIS_DFROT && rows < model->hidden) {
         snprintf(text, sizeof text, "%lld rows of all norms do not tell a rotation of %lld channels", (long long)rows, (long long)model->hidden);

@@ -597,6 +597,8 @@ static const struct {
     {2, "offq", "quant.activation.quantizer: static\n", "method offq: rotation.basis: offsets differ from token to token"},
     {2, "offq", "rotation: {r4_group: 0}\n", "run.yaml:15:22: rotation.r4_group: one r4 for all channels makes no offsets"},
     {2, "offq", "rotation: {r3: false}\noffq.keys: on\n", "run.yaml:16:12: offq.keys: the basis for keys is what r3 is"},
+    {2, "offq", "quant: {key: {bits: 16}}\noffq.keys: on\n", "run.yaml:16:12: offq.keys: the basis spreads keys that are quantized"},
+    {2, "offq", "quant: {activation: {clip: true}}\n", "run.yaml:15:28: quant.activation.clip: clipping factors shrink a range about 0"},
     {2, "offq", "offq: {group: 32}\n", "run.yaml:15:15: offq.group: 32 channels get one offset, and 64 share a zero point"},
     {2, "offq", "rotation: {r4_group: 16}\n", "run.yaml:15:22: rotation.r4_group: 16 channels get one offset, and 32 share a zero point"},
     {2, "dfrot", "quant: {activation: {bits: 16}}\n", "method dfrot: rotation.basis: it makes activations easy to quantize"},
@@ -606,6 +608,7 @@ static const struct {
     {2, "spinquant", "quant: {activation: {bits: 16}, key: {bits: 16}, value: {bits: 16}}\n",
      "method spinquant: rotation.basis: spinquant lowers the loss that quantizing costs"},
     {2, "spinquant", "rotation: {r2: false}\nspin.r2: true\n", "run.yaml:16:10: spin.r2: it says how r2 is found"},
+    {2, "spinquant", "spin.seqlen: 24\n", "run.yaml:15:14: spin.seqlen: does not divide data.statistics.seqlen"},
     {2, "dfrot", "norm_rotation.rows: 15\n", "run.yaml:15:21: norm_rotation.rows: 60 rows of all norms do not tell a rotation of 64 channels"},
     {2, "kurtail", "norm_rotation.rows: 3\n", "run.yaml:15:21: norm_rotation.rows: 12 rows of all norms are less than a batch of 16"},
     {2, "dfrot", "norm_rotation.massive_weight: 0\n", "run.yaml:15:31: norm_rotation.massive_weight: 0 is not in the range"},
@@ -626,6 +629,17 @@ START_TEST(combinations_that_mean_nothing_are_refused_with_their_place)
     e2e_brick(refused[_i].status, "run run.yaml --out a");
     e2e_said(refused[_i].words);
     e2e_silent("samples of");
+}
+END_TEST
+
+/* The basis costs a product of every key and serves nothing else. */
+START_TEST(keys_that_stay_as_they_are_get_no_basis)
+{
+    method_config(NULL, "offq", "offq.spikiness: 1\n");
+    e2e_brick(0, "run run.yaml --out a");
+    ck_assert(has("a/fit.json", "\"keys\": true"));
+    e2e_brick(0, "run run.yaml --set quant.key.bits=16 --out b");
+    ck_assert(has("b/fit.json", "\"keys\": false"));
 }
 END_TEST
 
@@ -674,6 +688,7 @@ int main(void)
     tcase_add_loop_test(t, statistics_that_are_no_numbers_stop_the_run, 0, sizeof fitting / sizeof fitting[0]);
     tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
+    tcase_add_test(t, keys_that_stay_as_they_are_get_no_basis);
     tcase_add_test(t, windows_beyond_the_positions_are_refused);
     return run_suite(s);
 }

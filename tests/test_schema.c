@@ -637,19 +637,6 @@ START_TEST(every_config_of_the_project_loads)
 }
 END_TEST
 
-START_TEST(every_method_is_a_choice_and_sets_known_keys)
-{
-    char choices[256] = "";
-    for (int i = 0; i < bk_method_count; i++) {
-        char set[64];
-        snprintf(set, sizeof set, "method=%s", bk_methods[i].name);
-        ck_assert_msg(parse_set("model: x\n", set) == BK_OK, "%s", err.msg);
-        snprintf(choices + strlen(choices), sizeof choices - strlen(choices), "%s%s", i ? "|" : "", bk_methods[i].name);
-    }
-    ck_assert_str_eq(bk_keys[bk_key_find("method")].choices, choices);
-}
-END_TEST
-
 START_TEST(help_names_every_key)
 {
     char *text;
@@ -726,7 +713,6 @@ int main(void)
     tcase_add_test(t, file_that_is_not_there_is_named_with_its_place);
     tcase_add_test(t, absent_config_is_an_input_error);
     tcase_add_test(t, every_config_of_the_project_loads);
-    tcase_add_test(t, every_method_is_a_choice_and_sets_known_keys);
     tcase_add_test(t, help_names_every_key);
     tcase_add_test(t, help_says_whose_a_default_is);
     tcase_add_test(t, the_table_has_the_values_of_the_usual_method);
