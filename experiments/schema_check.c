@@ -191,6 +191,9 @@ static bk_status check_spin(const bk_run_config *c, bk_error *err)
     if (c->spin.r2 && !c->rotation.r2) return refuse(c, BK_EINVAL, "spin.r2", err, "it says how r2 is found, and rotation.r2 is off");
     if (c->spin_seqlen && c->data.statistics.seqlen % c->spin_seqlen)
         return refuse(c, BK_EINVAL, "spin.seqlen", err, "does not divide data.statistics.seqlen");
+    if ((c->spin_seqlen ? c->spin_seqlen : c->data.statistics.seqlen) < 2)
+        return refuse(c, BK_EINVAL, c->spin_seqlen ? "spin.seqlen" : "data.statistics.seqlen", err,
+                      "spinquant learns from the loss of next tokens, and windows of 1 token have none");
     return BK_OK;
 }
 

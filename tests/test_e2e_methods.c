@@ -435,9 +435,9 @@ static const struct {
     const char *letters, *sets; /* of a document; a sample is one of them */
 } poor[] = {
     {"The quick brown fox jumps over it", "--set data.statistics.samples=64"}, /* the same sample 64 times: 32 different rows at most */
-    {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "--set data.statistics.samples=4"},  /* constant columns at the first norm */
-    {"ab", "--set data.statistics.samples=1 --set data.statistics.seqlen=2"},  /* the least that there can be */
-    {"ab", "--set data.statistics.samples=1 --set data.statistics.seqlen=2 --set gptq.percdamp=0"},
+    {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "--set data.statistics.samples=4"}, /* constant columns at the first norm */
+    {"a", "--set data.statistics.samples=1 --set data.statistics.seqlen=1"}, /* the least that there can be */
+    {"a", "--set data.statistics.samples=1 --set data.statistics.seqlen=1 --set gptq.percdamp=0"},
 };
 
 /* Hessians of low rank: damping makes them definite, more of it where there was none. */
@@ -549,29 +549,32 @@ START_TEST(statistics_that_are_no_numbers_stop_the_run)
 }
 END_TEST
 
-/* One window of two tokens: the least there is to fit to. What cannot be told from it is refused before the model runs. */
+/* One window of one token: the least there is to fit to. What cannot be told from it is refused before the model runs. */
 static const struct {
     const char *method, *sets, *refused;
 } least[] = {
     {"offq", "", NULL},
     {"offq", "--set offq.rows=all --set offq.score=variance --set offq.keys=on", NULL},
-    {"spinquant", "", NULL},
-    {"spinquant", "--set spin.r2=true --set spin.weights=rounded", NULL},
+    {"gptq", "", NULL},
     {"smoothquant", "", NULL},
     {"awq", "", NULL},
-    {"dfrot", "", "--set data.statistics.samples: 8 rows of all norms do not tell a rotation of 64 channels"},
-    {"dartquant", "", "--set data.statistics.samples: 8 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
-    {"kurtail", "", "--set data.statistics.samples: 8 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
-    {"dartquant", "--set norm_rotation.batch=8", NULL},
-    {"kurtail", "--set norm_rotation.batch=8", NULL},
+    {"spinquant", "", "--set data.statistics.seqlen: spinquant learns from the loss of next tokens, and windows of 1 token have none"},
+    {"spinquant", "--set data.statistics.seqlen=2 --set spin.seqlen=1", "--set spin.seqlen: spinquant learns from the loss of next tokens"},
+    {"spinquant", "--set data.statistics.seqlen=2", NULL},
+    {"spinquant", "--set data.statistics.seqlen=2 --set spin.r2=true --set spin.weights=rounded", NULL},
+    {"dfrot", "", "--set data.statistics.samples: 4 rows of all norms do not tell a rotation of 64 channels"},
+    {"dartquant", "", "--set data.statistics.samples: 4 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
+    {"kurtail", "", "--set data.statistics.samples: 4 rows of all norms are less than a batch of 16 (norm_rotation.batch)"},
+    {"dartquant", "--set norm_rotation.batch=4", NULL},
+    {"kurtail", "--set norm_rotation.batch=4", NULL},
 };
 
-START_TEST(two_tokens_are_enough_or_refused)
+START_TEST(one_token_is_enough_or_refused)
 {
     repeated("ab", 1);
     method_config(NULL, least[_i].method, "");
     e2e_brick(least[_i].refused ? 2 : 0,
-              "run run.yaml --set data.bos=none --set data.statistics.text=same.jsonl --set data.statistics.samples=1 --set data.statistics.seqlen=2 %s "
+              "run run.yaml --set data.bos=none --set data.statistics.text=same.jsonl --set data.statistics.samples=1 --set data.statistics.seqlen=1 %s "
               "--strict --out a",
               least[_i].sets);
     ck_assert(bk_exists("a/summary.json") == !least[_i].refused);
@@ -686,7 +689,7 @@ int main(void)
     tcase_add_test(t, nothing_but_fallbacks_is_a_failure_with_a_result);
     tcase_add_test(t, nothing_but_fallbacks_is_a_failure_of_a_point);
     tcase_add_loop_test(t, statistics_that_are_no_numbers_stop_the_run, 0, sizeof fitting / sizeof fitting[0]);
-    tcase_add_loop_test(t, two_tokens_are_enough_or_refused, 0, sizeof least / sizeof least[0]);
+    tcase_add_loop_test(t, one_token_is_enough_or_refused, 0, sizeof least / sizeof least[0]);
     tcase_add_loop_test(t, combinations_that_mean_nothing_are_refused_with_their_place, 0, sizeof refused / sizeof refused[0]);
     tcase_add_test(t, keys_that_stay_as_they_are_get_no_basis);
     tcase_add_test(t, windows_beyond_the_positions_are_refused);
