@@ -9,12 +9,14 @@
 typedef struct dynamic {
     bk_dynquant_attr attr;
     bool clip;
+    float clip_ratio; /* where the factors begin */
     bk_tensor *gamma, *beta; /* parameters "<prefix>.gamma", "<prefix>.beta"; NULL = 1 */
 } dynamic;
 
 static const bk_option options[] = {
     {"bounded_zero", "asymmetric: zero points stay in the range of codes, as integer hardware may want them; offsets of groups are clipped then",
-     BK_OPTION_BOOL, 0, 0, 1}};
+     BK_OPTION_BOOL, 0, 0, 1},
+    {"clip_ratio", "what clipping factors begin at; QuaRot clips activations to 0.9 of their range and the cache to 0.95", BK_OPTION_REAL, 1, 0.1, 1}};
 
 static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
 {
@@ -26,7 +28,10 @@ static bk_status setup(void *st, const bk_qspec *spec, const bk_qshape *shape, b
     if (shape->cols % group)
         return bk_fail(err, BK_ESHAPE, "%s: group size %lld does not divide its %lld columns", shape->name, (long long)group,
                        (long long)shape->cols);
-    *q = (dynamic){.attr = {.group = group, .symmetric = spec->symmetric, .bounded = !spec->symmetric && spec->option[0] != 0}, .clip = spec->clip};
+    if (!spec->clip && spec->option[1] != 1)
+        return bk_fail(err, BK_EINVAL, "%s: clip_ratio is what clipping factors begin at, and there are none: set clip: true", shape->name);
+    *q = (dynamic){.attr = {.group = group, .symmetric = spec->symmetric, .bounded = !spec->symmetric && spec->option[0] != 0}, .clip = spec->clip,
+                   .clip_ratio = (float)spec->option[1]};
     bk_code_range(spec->bits, spec->symmetric, &q->attr.qmin, &q->attr.qmax);
     if (spec->symmetric && spec->restricted) q->attr.qmin = -q->attr.qmax; /* s = 2 m / (qmax - qmin) is then m / qmax */
     return BK_OK;
@@ -57,12 +62,13 @@ static bool needs_range(const void *st)
     return false;
 }
 
-/* The factors of the grid are the clipping factors themselves; gamma and beta move together. */
+/* gamma and beta move together. */
 static bk_status factors(bk_ctx *ctx, void *st, const float *factor)
 {
     dynamic *q = st;
-    if (q->gamma) BK_TRY(bk_write(bk_ctx_backend(ctx), q->gamma, 0, factor, 1, bk_ctx_error(ctx)));
-    return q->beta ? bk_write(bk_ctx_backend(ctx), q->beta, 0, factor, 1, bk_ctx_error(ctx)) : BK_OK;
+    float clipped = q->clip_ratio * *factor;
+    if (q->gamma) BK_TRY(bk_write(bk_ctx_backend(ctx), q->gamma, 0, &clipped, 1, bk_ctx_error(ctx)));
+    return q->beta ? bk_write(bk_ctx_backend(ctx), q->beta, 0, &clipped, 1, bk_ctx_error(ctx)) : BK_OK;
 }
 
 static bk_status init(bk_ctx *ctx, void *st, const float *lo, const float *hi)

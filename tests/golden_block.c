@@ -38,6 +38,7 @@ static bk_qspec read_spec(const bk_golden_block *gb, const char *what, const cha
     q.symmetric = number(gb, name) != 0;
     snprintf(name, sizeof name, "%s_mode", what);
     snprintf(q.quantizer, sizeof q.quantizer, "%.15s", bk_golden_attr_str(gb->g, name, "%s", gb->path));
+    bk_qspec_defaults(&q);
     q.clip = factor && bk_golden_has(gb->g, "%s/param/%s", gb->path, factor);
     return q;
 }
