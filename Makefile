@@ -151,13 +151,16 @@ check:
 bench: all
 	$(BUILD)/brick bench --gptq 4096x14336
 
-## make comparison    the table of docs/comparison.md, hours: TEXTS=FOLDER with c4.jsonl and wiki.test.raw; goes on where it was stopped
+## make comparison    the tables of docs/comparison.md, hours: TEXTS=FOLDER with c4.jsonl and wiki.test.raw; goes on where it was stopped
 comparison: all model
 	@test -f "$(TEXTS)/c4.jsonl" -a -f "$(TEXTS)/wiki.test.raw" || { \
 	    echo "make comparison TEXTS=FOLDER: a folder with c4.jsonl and wiki.test.raw (docs/comparison.md)" >&2; exit 2; }
 	@test -L texts -o ! -e texts || { echo "texts is there and no link to a folder of texts: move it away" >&2; exit 2; }
 	ln -sfn "$(abspath $(TEXTS))" texts
 	$(BUILD)/brick sweep configs/comparison/full.yaml --out runs/comparison
+	$(BUILD)/brick sweep configs/comparison/whole.yaml --out runs/comparison-whole
+	$(BUILD)/brick sweep configs/comparison/causes.yaml --out runs/comparison-causes
+	$(BUILD)/brick sweep configs/comparison/gptq.yaml --out runs/comparison-gptq
 
 ## make mutants       flips signs in backward code, one at a time, and demands red tests; MUTANTS=n SEED=s for a sample
 mutants:

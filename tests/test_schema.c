@@ -633,7 +633,7 @@ START_TEST(every_config_of_the_project_loads)
     ck_assert_int_eq(load_folder("configs/methods"), 14);
     ck_assert_int_eq(load_folder("configs/sweeps"), 5);
     ck_assert_int_eq(load_folder("configs/studies"), 10);
-    ck_assert_int_eq(load_folder("configs/comparison"), 3);
+    ck_assert_int_eq(load_folder("configs/comparison"), 6);
 }
 END_TEST
 
