@@ -1,5 +1,6 @@
 #include "blocks/gptq.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,9 +10,26 @@
 typedef struct collector {
     bk_block *b;
     bk_site_id site;
-    double alpha;
+    int64_t tokens; /* of a sequence */
+    double alpha, first_weight;
     bk_hessian h;
 } collector;
+
+/* x with the first token of every sequence times sqrt(first_weight) */
+static const bk_tensor *weigh_first(bk_ctx *ctx, const collector *c, const bk_tensor *x)
+{
+    const bk_backend *be = c->b->be;
+    int64_t cols = bk_last_dim(x), stride = c->tokens * cols * (int64_t)bk_dtype_size(x->dtype);
+    bk_tensor *y = bk_real_new(ctx, x->ndim, x->dim, "weighed inputs");
+    if (!y || bk_ctx_measuring(ctx)) return y;
+    if (be->copy(y->data, x->data, (size_t)bk_numel(x) * bk_dtype_size(x->dtype)) &&
+        bk_fail(bk_ctx_error(ctx), BK_EDEVICE, "copying the inputs of %s failed", bk_site_name[c->site]))
+        return NULL;
+    for (int64_t s = 0; s < bk_numel(x) / (c->tokens * cols); s++)
+        if (bk_k_axpy(ctx, &(bk_axpy_args){.n = cols, .alpha = sqrt(c->first_weight) - 1, .x = (char *)x->data + s * stride, .y = (char *)y->data + s * stride}))
+            return NULL;
+    return y;
+}
 
 /* A tap sees values before their quantizer, linears behind it. */
 static void collect(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x)
@@ -19,6 +37,7 @@ static void collect(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x
     collector *c = user;
     if (site != c->site) return;
     x = bk_qinst_apply(ctx, &c->b->site[site], (bk_tensor *)x);
+    if (x && c->first_weight > 1) x = weigh_first(ctx, c, x);
     if (x && bk_hessian_add(ctx, &c->h, x, c->alpha)) return; /* the error is in the context */
 }
 
@@ -27,6 +46,7 @@ static bk_status collect_inputs(bk_ctx *ctx, collector *c, const bk_stream *x, b
 {
     bk_block *b = c->b;
     c->alpha = 2 / (double)bk_stream_samples(x);
+    c->tokens = bk_stream_tokens(x);
     b->tap = collect;
     b->tap_user = c;
     b->until = c->site; /* linears behind it are not quantized yet */
@@ -80,7 +100,7 @@ static bk_status quantize_group(bk_ctx *ctx, collector *c, const bk_block_gptq_o
 static bk_status run_group(bk_ctx *ctx, bk_block *b, const bk_stream *x, bk_site_id site, const bk_block_gptq_options *opt,
                            bk_gptq_report *report, bk_error *err)
 {
-    collector c = {.b = b, .site = site};
+    collector c = {.b = b, .site = site, .first_weight = opt->first_weight};
     bk_status st = bk_hessian_create(&c.h, b->be, bk_site_width(&b->cfg, site), bk_site_name[site], err);
     if (!st) st = collect_inputs(ctx, &c, x, err);
     if (!st) st = quantize_group(ctx, &c, opt, report);

@@ -157,6 +157,8 @@ static const bk_key fixed[] = {
     {"train.keep", BK_KEY_ENUM, AT(train.keep), "best", 0, 0, "best|last", "epoch to keep: best validation loss or the last"},
 
     {"gptq.percdamp", BK_KEY_REAL, AT(gptq.percdamp), "0.01", 0, 1, NULL, "damping: of the mean of the Hessian's diagonal"},
+    {"gptq.first_weight", BK_KEY_REAL, AT(gptq.first_weight), "1", 1, 1e6, NULL,
+     "how often a window's first token counts in the Hessian: all others attend to it"},
     {"gptq.act_order", BK_KEY_BOOL, AT(gptq.act_order), "false", 0, 0, NULL, "channels of large inputs first"},
     {"gptq.static_groups", BK_KEY_BOOL, AT(gptq.static_groups), "false", 0, 0, NULL, "steps of groups before the rounding begins"},
     {"gptq.mse_clip", BK_KEY_BOOL, AT(gptq.mse_clip), "true", 0, 0, NULL, "steps by the error of the weights they give, not by their range"},

@@ -112,6 +112,22 @@ static double *output(env *e)
     return y;
 }
 
+/* H += 2/N times sum x x^T over the first tokens */
+static void add_first(env *e, bk_ctx *ctx, bk_hessian *h, const bk_tensor *x, double times)
+{
+    int64_t cols = bk_last_dim(x);
+    for (int64_t s = 0; s < SAMPLES; s++) {
+        bk_tensor *first;
+        double row[256];
+        ck_assert_int_le(cols, 256);
+        ok(bk_read_f64(e->t.be, x, s * TOKENS * cols, row, cols, &e->t.err), &e->t.err);
+        ok(bk_tensor_create(e->t.be, e->t.be->dtype, 2, (int64_t[]){1, cols}, "first", &first, &e->t.err), &e->t.err);
+        ok(bk_write_f64(e->t.be, first, 0, row, cols, &e->t.err), &e->t.err);
+        ok(bk_hessian_add(ctx, h, first, times * 2.0 / SAMPLES), &e->t.err);
+        bk_tensor_destroy(e->t.be, first);
+    }
+}
+
 /* Does one linear again, whose weights are the original ones in `e` while those of the groups before are done, and compares with `done`. */
 static void redo(env *e, env *done, int w, const bk_block_gptq_options *opt)
 {
@@ -128,6 +144,7 @@ static void redo(env *e, env *done, int w, const bk_block_gptq_options *opt)
     ok(bk_hessian_add(other, &h, x, 2.0 / SAMPLES), &e->t.err);
     ok(bk_ctx_commit(other), &e->t.err);
     ok(bk_hessian_add(other, &h, x, 2.0 / SAMPLES), &e->t.err);
+    if (opt->first_weight > 1) add_first(e, other, &h, x, opt->first_weight - 1);
     ok(bk_hessian_factor(other, &h, &o), &e->t.err);
     bk_gptq_report report;
     bk_gptq_out out = {.step = parameter(e, w, "step"), .zero = parameter(e, w, "zero")};
@@ -187,6 +204,13 @@ START_TEST(quantizers_of_activations_take_part_when_asked)
 {
     bk_block_quant quant = bk_tiny_quant("dynamic", 4, 4, true);
     order_is_right(&quant, &(bk_block_gptq_options){.act_quant = true, .percdamp = 0.01});
+}
+END_TEST
+
+START_TEST(the_first_token_counts_as_often_as_asked)
+{
+    bk_block_quant quant = bk_tiny_quant("static", 3, 8, true);
+    order_is_right(&quant, &(bk_block_gptq_options){.first_weight = 9, .percdamp = 0.01});
 }
 END_TEST
 
@@ -390,6 +414,7 @@ int main(void)
     tcase_add_test(good, groups_come_in_order);
     tcase_add_test(good, groups_of_columns_with_clipping);
     tcase_add_test(good, quantizers_of_activations_take_part_when_asked);
+    tcase_add_test(good, the_first_token_counts_as_often_as_asked);
     tcase_add_loop_test(good, affine_keeps_the_weights, 0, 2 * BACKENDS);
     tcase_add_loop_test(good, skipped_linears_stay, 0, BACKENDS);
     tcase_add_test(good, block_output_is_better_than_after_rounding);

@@ -221,6 +221,7 @@ static const struct {
 #define BEHIND_FIT (BIT(INIT) | BIT(ROW_PREFIX) | BIT(ROW_ROTATION) | BIT(ROW_SEARCH) | BIT(ROW_INIT))
     {"train.lr_quant=1e-2", 0},
     {"gptq.percdamp=0.1", BIT(INIT) | BIT(ROW_INIT)},
+    {"gptq.first_weight=4", BIT(INIT) | BIT(ROW_INIT)},
     {"init.from=minmax", BIT(INIT) | BIT(ROW_INIT)},
     {"data.calibration.samples=1", BIT(INIT) | BIT(ROW_SEARCH) | BIT(ROW_INIT)},
     {"offq.zigzag=true", BIT(FIT) | BEHIND_FIT},

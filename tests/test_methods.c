@@ -54,7 +54,7 @@ END_TEST
 START_TEST(gptq_begins_as_published)
 {
     parse_method("gptq");
-    ck_assert(c.gptq.percdamp == 0.01 && !c.gptq.act_order && !c.gptq.static_groups && !c.gptq.act_quant);
+    ck_assert(c.gptq.percdamp == 0.01 && c.gptq.first_weight == 1 && !c.gptq.act_order && !c.gptq.static_groups && !c.gptq.act_quant);
     ck_assert(c.data.statistics.samples == 128 && c.data.statistics.seqlen == 2048);
 }
 END_TEST

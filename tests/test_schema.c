@@ -263,6 +263,7 @@ static const struct {
     {"train.target=both", FIELD(train.target), BK_TARGET_BOTH},
     {"train.keep=last", FIELD(train.keep), BK_KEEP_LAST},
     {"gptq.percdamp=0.5", FIELD(gptq.percdamp), 0.5},
+    {"gptq.first_weight=256", FIELD(gptq.first_weight), 256},
     {"gptq.act_order=true", FIELD(gptq.act_order), 1},
     {"gptq.static_groups=true", FIELD(gptq.static_groups), 1},
     {"gptq.mse_clip=false", FIELD(gptq.mse_clip), 0},
