@@ -113,7 +113,8 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPOBJ) $(BUILD)/libbrick.a
 	$(Q)$(CC) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 TESTAIDS := $(BUILD)/brick $(patsubst tests/preload/%.c,$(BUILD)/tests/%.so,$(wildcard tests/preload/*.c)) \
-            $(patsubst examples/quantizer_%.c,$(BUILD)/tests/plugin_%.so,$(wildcard examples/quantizer_*.c)) $(BUILD)/tests/plugin_pow2.so
+            $(patsubst examples/quantizer_%.c,$(BUILD)/tests/plugin_%.so,$(wildcard examples/quantizer_*.c)) \
+            $(BUILD)/tests/plugin_pow2.so $(BUILD)/tests/plugin_widen.so
 
 test-build: $(TESTRUN) $(TESTAIDS)
 fuzz-build: $(FUZZBIN)

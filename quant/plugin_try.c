@@ -157,6 +157,11 @@ static bk_status run(trial *t, int64_t units)
 static bk_status live(trial *t)
 {
     const int64_t dim[2] = {ROWS, COLS};
+    say(t, "needs_range");
+    bool range = t->q->needs_range(t->state.bytes);
+    say(t, "units");
+    int64_t units = t->q->units(t->state.bytes);
+    if (bk_units_check(units, &t->shape, range, t->err)) return bk_error_prefix(t->err, "%s", t->doing);
     say(t, "params");
     BK_TRY(went(t, t->q->params(t->state.bytes, t->p, "x")));
     BK_TRY(bk_params_commit(t->p, true));
@@ -164,11 +169,6 @@ static bk_status live(trial *t)
     BK_TRY(bk_tensor_create(t->be, t->be->dtype, 2, dim, "x", &t->x->grad, t->err));
     BK_TRY(bk_write(t->be, t->x, 0, t->value, N, t->err));
     t->x->requires_grad = true;
-    say(t, "units");
-    int64_t units = t->q->units(t->state.bytes);
-    if (units < 0 || units > N) return wrong(t, "gave more units than there are values");
-    say(t, "needs_range");
-    bool range = t->q->needs_range(t->state.bytes);
     say(t, "init");
     BK_TRY(went(t, t->q->init(t->ctx, t->state.bytes, range ? t->minus : NULL, range ? t->one : NULL)));
     say(t, "factors");

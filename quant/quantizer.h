@@ -70,7 +70,8 @@ typedef struct bk_quantizer {
     /* Declares parameters through bk_params_add, "<prefix>.step" etc.: BK_GROUP_QUANT for what moves with the steps, BK_GROUP_ROUND for what a
      * rule or a learning rate of its own moves (weights only), BK_GROUP_CONSTANT for what `apply` needs and nothing moves. */
     bk_status (*params)(void *st, bk_params *p, const char *prefix);
-    /* Number of independent units: parameter indices (rows x groups, heads) or 1; NULL range means that init needs none. */
+    /* Number of independent units, neighbours each; asked as soon as it is set up. Weights: rows x n, where n divides cols. Activations: a number that
+     * divides cols, or 0 where needs_range is false. */
     int64_t (*units)(const void *st);
     bool (*needs_range)(const void *st);
     /* Min-max initialisation from lo, hi [units] (NULL when needs_range is false). */
@@ -103,6 +104,9 @@ void bk_qspec_defaults(bk_qspec *spec);
 /* Whether this build can use the table: its version, names, options, functions. BK_EFORMAT says what is wrong. */
 bk_status bk_quantizer_check(const bk_quantizer *q, bk_error *err) BK_MUST_USE;
 
+/* Whether a quantizer may have so many units there (`units` above). BK_EFORMAT says how many there may be; the caller, whose they are. */
+bk_status bk_units_check(int64_t units, const bk_qshape *shape, bool needs_range, bk_error *err) BK_MUST_USE;
+
 /* Columns that share a step: `group`, or what BK_GROUP_AUTO stands for. */
 int64_t bk_qspec_group(const bk_qspec *spec, const bk_qshape *shape);
 
@@ -123,7 +127,7 @@ typedef struct bk_qinst {
 } bk_qinst;
 
 /* Finds the quantizer of spec and sets the instance up, switched on, an automatic group size found; bits >= 16 leaves q NULL.
- * Unknown names are BK_EINVAL with the known ones. */
+ * Unknown names are BK_EINVAL with the known ones; units that do not fit the shape, the quantizer's own fault, BK_EFORMAT. */
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err) BK_MUST_USE;
 /* Whether a quantizer of activations wants their ranges measured beforehand: its steps are stored. */
 bool bk_qspec_needs_range(const bk_qspec *spec);

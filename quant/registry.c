@@ -60,6 +60,18 @@ double bk_qspec_bits(const bk_qspec *spec, const bk_qshape *shape)
     return spec->bits + (spec->symmetric ? 16.0 : 32.0) / (double)values;
 }
 
+bk_status bk_units_check(int64_t units, const bk_qshape *shape, bool needs_range, bk_error *err)
+{
+    int64_t rows = shape->rows ? shape->rows : 1;
+    if (units > 0 && units % rows == 0 && shape->cols % (units / rows) == 0) return BK_OK;
+    if (units == 0 && !shape->rows && !needs_range) return BK_OK;
+    if (shape->rows)
+        return bk_fail(err, BK_EFORMAT, "%lld units for %lld rows of %lld columns; want rows x n, where n divides the columns", (long long)units,
+                       (long long)rows, (long long)shape->cols);
+    return bk_fail(err, BK_EFORMAT, "%lld units for %lld columns; want a number that divides them%s", (long long)units, (long long)shape->cols,
+                   needs_range ? "" : ", or 0");
+}
+
 bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *shape, bk_error *err)
 {
     memset(i, 0, sizeof *i);
@@ -73,6 +85,8 @@ bk_status bk_qinst_setup(bk_qinst *i, const bk_qspec *spec, const bk_qshape *sha
     if (shape->rows ? !q->for_weights : !q->for_activations)
         return bk_fail(err, BK_EINVAL, "%s: quantizer `%s` is not for %s", shape->name, q->name, shape->rows ? "weights" : "activations");
     BK_TRY(q->setup(i->state.bytes, &i->spec, shape, err));
+    if (bk_units_check(q->units(i->state.bytes), shape, q->needs_range(i->state.bytes), err))
+        return bk_error_prefix(err, "%s: quantizer `%s`", shape->name, q->name);
     i->q = q;
     i->on = true;
     return BK_OK;

@@ -56,7 +56,7 @@ void law_free_codes(const law_run *r, bk_codes *c);
 /* Whether anything of it can be trained: a quantizer of constants has no gradients and learns nothing. */
 bool law_learns(const law_run *r);
 
-/* The main() of a test program, with the quantizers of the plugin that BK_PLUGIN names, else of the example and of tests/plugins/pow2.c.
+/* The main() of a test program, with the quantizers of the plugin that BK_PLUGIN names, else of the example and of tests/plugins/pow2.c and widen.c.
  * `of_ranges`: the tests that are not asked of a quantizer with free_steps, which it names for that of BK_PLUGIN; NULL: none. Takes the suite. */
 int law_main(Suite *s, const char *of_ranges);
 

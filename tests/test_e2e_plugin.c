@@ -242,6 +242,9 @@ END_TEST
 /* --- broken ones --- */
 
 #define TABLE(...) "-DTABLE='" __VA_ARGS__ "' -DEXPORT='sizeof(bk_plugin), BK_QUANTIZER_ABI, BK_VERSION, 1, list'"
+#define WEIGHT_UNITS(N) TABLE(".units = fixed_units") " -DUNITS='" N "'"
+#define ACTIVATIONS ".for_weights = false, .for_activations = true, "
+#define ACTIVATION_UNITS(N) TABLE(ACTIVATIONS ".units = fixed_units") " -DUNITS='" N "'"
 #define EXPORT(...) "-DTABLE='' -DEXPORT='" __VA_ARGS__ "'"
 
 static const struct {
@@ -256,7 +259,14 @@ static const struct {
     {TABLE(".apply = no_apply"), "apply failed", NULL},
     {TABLE(".apply = narrow_apply"), "apply gave a tensor of another shape", NULL},
     {TABLE(".apply = nan_apply"), "apply gave a value that is not finite", NULL},
-    {TABLE(".units = many_units"), "more units than there are values", NULL},
+    {WEIGHT_UNITS("0"), "units: 0 units for 4 rows of 64 columns; want rows x n, where n divides the columns", "quantizer `broken`, weights, 2 bits"},
+    {WEIGHT_UNITS("-4"), "units: -4 units for 4 rows of 64 columns", NULL},
+    {WEIGHT_UNITS("6"), "units: 6 units for 4 rows of 64 columns", NULL},
+    {WEIGHT_UNITS("12"), "units: 12 units for 4 rows of 64 columns", NULL},
+    {WEIGHT_UNITS("1LL << 40"), "units: 1099511627776 units for 4 rows of 64 columns", NULL},
+    {ACTIVATION_UNITS("0"), "units: 0 units for 64 columns; want a number that divides them", "quantizer `broken`, activations, 2 bits"},
+    {ACTIVATION_UNITS("3"), "units: 3 units for 64 columns", NULL},
+    {ACTIVATION_UNITS("128"), "units: 128 units for 64 columns", NULL},
     {TABLE(".codes = wrong_codes"), "gave a code outside", NULL},
     {TABLE(".codes = shifted_codes"), "do not read back as what apply gave", NULL},
     {TABLE(".state_size = 8"), "setup wrote beyond the state_size", NULL},
@@ -306,6 +316,21 @@ START_TEST(a_broken_plugin_is_refused_and_nothing_is_touched)
     if (broken[_i].too) e2e_said(broken[_i].too);
     ck_assert(!bk_exists("run"));
     ck_assert(!bk_exists("cache"));
+}
+END_TEST
+
+/* What the trial cannot see. */
+START_TEST(units_that_do_not_fit_the_model_are_refused)
+{
+    build("tests/plugins/broken.c", TABLE(".units = small_units"), "broken.so");
+    e2e_brick(2, "run run.yaml --plugin broken.so --set scheme=W2A4KV4-static --set quant.weight.quantizer=broken "
+                 "--set quant.weight.step=restricted --out run");
+    e2e_said("quantizers do not fit at gate, up, down: gate: quantizer `broken`: 5 units for 96 rows of 64 columns; want rows x n");
+    build("tests/plugins/broken.c", TABLE(ACTIVATIONS ".units = small_units"), "broken.so");
+    e2e_brick(2, "run run.yaml --plugin broken.so --set scheme=W4A2KV4-static --set quant.activation.quantizer=broken "
+                 "--set quant.activation.step=restricted --set quant.activation.granularity=group --set quant.activation.group=16 --out run");
+    e2e_said("quantizers do not fit at down_in: down_in: quantizer `broken`: 5 units for 96 columns; want a number that divides them");
+    ck_assert(!bk_exists("run"));
 }
 END_TEST
 
@@ -378,6 +403,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, enter_raw, e2e_leave);
     tcase_add_loop_test(t, a_broken_plugin_is_refused_and_nothing_is_touched, 0, sizeof broken / sizeof broken[0]);
+    tcase_add_test(t, units_that_do_not_fit_the_model_are_refused);
     tcase_add_test(t, a_sound_one_of_the_same_source_works);
     tcase_add_test(t, files_that_are_no_shared_objects_are_refused);
     tcase_add_test(t, objects_that_are_cut_off_are_refused);

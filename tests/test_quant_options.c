@@ -1,4 +1,4 @@
-/* Options of quantizers as keys of configs. The quantizer is made up; none of its functions is called but setup. */
+/* Options of quantizers as keys of configs. The quantizer is made up; of its functions setup, units and needs_range are called. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,13 @@ static bk_status any_setup(void *st, const bk_qspec *spec, const bk_qshape *shap
 {
     (void)st;
     return spec->option[1] == 7 ? bk_fail(e, BK_EINVAL, "%s: not 7 levels", shape->name) : BK_OK;
+}
+
+/* Of the shapes that configs are checked with, 64 x 64 and 64. */
+static int64_t units(const void *st)
+{
+    (void)st;
+    return 64;
 }
 
 static bool no_range(const void *st)
@@ -35,6 +42,7 @@ static const bk_quantizer made_up = {.name = "made_up",
                                      .options = own,
                                      .n_options = 3,
                                      .setup = any_setup,
+                                     .units = units,
                                      .needs_range = no_range};
 static const bk_quantizer other = {.name = "other",
                                    .about = "both",
@@ -43,6 +51,7 @@ static const bk_quantizer other = {.name = "other",
                                    .options = others,
                                    .n_options = 1,
                                    .setup = any_setup,
+                                   .units = units,
                                    .needs_range = no_range};
 
 static void setup(void)

@@ -71,10 +71,20 @@ static inline bk_tensor *nan_apply(bk_ctx *ctx, void *st, bk_tensor *x)
     return bk_steps_apply(ctx, st, x);
 }
 
-static inline int64_t many_units(const void *st)
+#ifndef UNITS
+#define UNITS 0
+#endif
+static inline int64_t fixed_units(const void *st)
 {
     (void)st;
-    return (int64_t)1 << 40;
+    return UNITS;
+}
+
+/* Right for the shapes of the trial and of a config's checks, wrong for larger ones. */
+static inline int64_t small_units(const void *st)
+{
+    const bk_steps *q = st;
+    return q->rows > 64 || q->cols > 64 ? 5 : bk_steps_units(st);
 }
 
 static inline bk_status wrong_codes(bk_ctx *ctx, void *st, const bk_tensor *x, bk_codes *out)
