@@ -49,6 +49,18 @@ START_TEST(rotation_alone_does_not_change_perplexity)
 }
 END_TEST
 
+/* Fused in the one order that works, however they are named; a config has no key for an order. */
+START_TEST(transforms_are_fused_in_their_own_order)
+{
+    write_model(rotated[0]);
+    ck_assert_double_eq(perplexity("m", "r4,r3,r2,r1"), perplexity("m", "all"));
+    e2e_config("m", "");
+    e2e_append("run.yaml", "transforms: [r4, r1]\n");
+    e2e_brick(2, "run run.yaml --out a");
+    e2e_said("unknown key 'transforms'");
+}
+END_TEST
+
 /* Biases of q, k, v and o as large as what they are added to. */
 START_TEST(biases_are_rotated_with_their_weights)
 {
@@ -245,6 +257,7 @@ int main(void)
     tcase_add_unchecked_fixture(t, e2e_begin, e2e_end);
     tcase_add_checked_fixture(t, e2e_enter, e2e_leave);
     tcase_add_loop_test(t, rotation_alone_does_not_change_perplexity, 0, sizeof rotated / sizeof rotated[0]);
+    tcase_add_test(t, transforms_are_fused_in_their_own_order);
     tcase_add_test(t, biases_are_rotated_with_their_weights);
     tcase_add_test(t, embeddings_with_a_mean_are_not_centred);
     tcase_add_loop_test(t, the_gate_stops_the_run_and_names_the_transform, 0, sizeof gates / sizeof gates[0]);
