@@ -7,6 +7,14 @@
 
 #define SCHEMA "brick.init"
 
+/* Those of the model, until they are trained: whether the block trains them makes no other file. */
+static bool is_gain(const bk_block *b, const bk_tensor *t)
+{
+    int i = 0;
+    while (i < BK_NORM_COUNT && b->norm[i] != t) i++;
+    return i < BK_NORM_COUNT;
+}
+
 static bk_status each(const bk_block *b, int64_t layer, bool weights, bk_store *s, bool write, bk_error *err)
 {
     for (int i = 0; i < bk_params_count(b->params); i++) {
@@ -14,7 +22,7 @@ static bk_status each(const bk_block *b, int64_t layer, bool weights, bk_store *
         char path[192];
         bk_tensor *t = bk_params_at(b->params, i, &group);
         int64_t n = bk_numel(t);
-        if (group == BK_GROUP_WEIGHT && !weights) continue;
+        if ((group == BK_GROUP_WEIGHT && !weights) || is_gain(b, t)) continue;
         snprintf(path, sizeof path, "/blocks/%03lld/%s", (long long)layer, t->name);
         float *buf = malloc((size_t)n * sizeof *buf);
         bk_status st = buf ? BK_OK : bk_fail(err, BK_ENOMEM, "no memory for %s", t->name);

@@ -195,6 +195,8 @@ static const struct {
      "r1 down_order down_signs", true, true, {NO_BASIS, NO_PREFIX, NO_GPTQ, NO_TRAINING}},
     {"--set method=gptq --set scheme=W4A16-g32 --set prefix.mode=auto --set gptq.act_order=true --set gptq.static_groups=true --set train.epochs=1", "",
      true, true, {NO_PREFIX, NO_GPTQ, NO_TRAINING, WITHOUT("gptq.act_order", "false")}},
+    {"--set method=efficientqat --set scheme=W3A16-g32 --set init.from=gptq --set train.epochs=6", "", false, true,
+     {NO_GPTQ, NO_TRAINING, WITHOUT("train.norms", "false")}},
     {"--set method=gptq --set scheme=W4A4KV4-static --set prefix.mode=auto --set gptq.act_quant=true --set evaluate=[ablation]", "", true, false,
      {NO_PREFIX, NO_GPTQ, WITHOUT("gptq.act_quant", "false")}},
     {"--set method=spinquant --set spin.r2=true --set scheme=W4A8KV8-static --set prefix.mode=auto", "r1 r2", true, false,
