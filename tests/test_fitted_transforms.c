@@ -20,7 +20,7 @@ static void make_ids(int32_t *ids, int64_t vocab)
     for (int64_t i = 0; i < TOKENS; i++) ids[i] = (int32_t)((i * i + 5 * i + 3) % vocab);
 }
 
-/* ---- the function of a model; at the sizes of real ones: tests/test_offq.c ---- */
+/* ---- the function of a model; at the sizes of real ones: tests/test_offq_function.c ---- */
 
 static const struct {
     const char *name, *arch;
@@ -71,6 +71,12 @@ static const struct {
     {"scales before a Hadamard",
      PART(SCALE_ATTN_IN) | PART(SCALE_MLP_IN) | PART(SCALE_O_IN) | PART(SCALE_DOWN_IN),
      {.r1 = true, .r2 = true, .r4 = true}},
+    {"untie, fuse, Hadamard r1", 0, {.r1 = true}},
+    {"Hadamard r2", 0, {.r2 = true}},
+    {"Hadamard r2 of each KV head", 0, {.r2 = true, .r2_per_kv_head = true}},
+    {"Hadamard r3", 0, {.r3 = true}},
+    {"Hadamard r4", 0, {.r4 = true}},
+    {"v bias folded", 0, {.fold_v_bias = true}},
     {"r1", PART(R1), {.r1 = true}},
     {"r2", PART(R2), {.r2 = true}},
     {"r3", PART(R3), {.r3 = true}},
