@@ -247,27 +247,46 @@ START_TEST(embedding_and_head_follow_golden_stages)
 }
 END_TEST
 
-static void compare_stream(golden *g, const char *stage, const bk_hadamard_plan *r3, const bk_hadamard_plan *r4)
+/* logits [T, vocab] of the residual stream x behind the last block. */
+static void compare_logits(golden *g, const char *stage, int text, int64_t T, const double *x)
 {
-    int64_t T = bk_golden_count(g->file, "%s/tokens0", g->model), size = T * g->config.hidden;
-    double *hidden = bk_golden_f64(g->file, "%s/%s/hidden0", g->model, stage), *x = room(size, sizeof *x);
+    int64_t hidden = g->config.hidden, vocab = g->config.vocab;
+    bool tied = !bk_golden_has(g->file, "%s/%s/weights/lm_head.weight", g->model, stage);
+    float *norm = bk_golden_f32(g->file, "%s/%s/weights/model.norm.weight", g->model, stage);
+    float *head = bk_golden_f32(g->file, "%s/%s/weights/%s", g->model, stage, tied ? "model.embed_tokens.weight" : "lm_head.weight");
+    double *want = bk_golden_f64(g->file, "%s/%s/logits%d", g->model, stage, text), *n = room(hidden, sizeof *n), *got = room(T * vocab, sizeof *got);
+    for (int64_t t = 0; t < T; t++) {
+        rms_norm(norm, g->config.eps, hidden, x + t * hidden, n);
+        for (int64_t o = 0; o < vocab; o++)
+            for (int64_t i = 0; i < hidden; i++) got[t * vocab + o] += (double)head[o * hidden + i] * n[i];
+    }
+    ck_assert_double_lt(bk_golden_error(got, want, T * vocab, vocab), 1e-5);
+    free(n), free(got);
+}
+
+static void compare_stream(golden *g, const char *stage, int text, const bk_hadamard_plan *r3, const bk_hadamard_plan *r4)
+{
+    int64_t T = bk_golden_count(g->file, "%s/tokens%d", g->model, text), size = T * g->config.hidden;
+    double *hidden = bk_golden_f64(g->file, "%s/%s/hidden%d", g->model, stage, text), *x = room(size, sizeof *x);
+    memcpy(x, hidden, (size_t)size * sizeof *x);
     for (int64_t layer = 0; layer < g->config.layers; layer++) {
         bk_block_weights w;
         golden_block(g, stage, layer, &w);
-        memcpy(x, hidden + layer * size, (size_t)size * sizeof *x);
         run_block(&g->config, &w, r3, r4, T, x);
         ck_assert_double_lt(bk_golden_error(x, hidden + (layer + 1) * size, size, g->config.hidden), 2e-6);
         bk_weights_free(&w);
     }
+    compare_logits(g, stage, text, T, x);
     free(x);
 }
 
-/* Anchors the block of this file, and the online transforms, to the golden residual streams. */
+/* Anchors the block of this file, and the online transforms, to the golden residual streams and logits of every stage. */
 START_TEST(f64_block_reproduces_golden_streams)
 {
+    static const char *const stage[] = {"base", "norm_fused", "r1", "r1r2", "r1r2r3r4", "v_bias_folded"};
     golden g = open_golden(_i);
-    compare_stream(&g, "base", NULL, NULL);
-    compare_stream(&g, "r1r2r3r4", g.rotation->head, g.rotation->inter);
+    for (int s = 0; s < 6 && bk_golden_has(g.file, "%s/%s", g.model, stage[s]); s++)
+        for (int text = 0; text < 2; text++) compare_stream(&g, stage[s], text, s < 4 ? NULL : g.rotation->head, s < 4 ? NULL : g.rotation->inter);
     close_golden(&g);
 }
 END_TEST
