@@ -25,9 +25,10 @@ static const bk_tensor *weigh_first(bk_ctx *ctx, const collector *c, const bk_te
     if (be->copy(y->data, x->data, (size_t)bk_numel(x) * bk_dtype_size(x->dtype)) &&
         bk_fail(bk_ctx_error(ctx), BK_EDEVICE, "copying the inputs of %s failed", bk_site_name[c->site]))
         return NULL;
-    for (int64_t s = 0; s < bk_numel(x) / (c->tokens * cols); s++)
-        if (bk_k_axpy(ctx, &(bk_axpy_args){.n = cols, .alpha = sqrt(c->first_weight) - 1, .x = (char *)x->data + s * stride, .y = (char *)y->data + s * stride}))
-            return NULL;
+    for (int64_t s = 0; s < bk_numel(x) / (c->tokens * cols); s++) {
+        bk_axpy_args more = {.n = cols, .alpha = sqrt(c->first_weight) - 1, .x = (char *)x->data + s * stride, .y = (char *)y->data + s * stride};
+        if (bk_k_axpy(ctx, &more)) return NULL;
+    }
     return y;
 }
 

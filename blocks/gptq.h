@@ -19,7 +19,8 @@ typedef struct bk_block_gptq_options {
 /* x: inputs of the block [N, T, hidden]. The block's weights and prefix are loaded. Afterwards its weights are Q(w), and steps and zero points
  * of their quantizers, which are `affine`, are such that Q(w) stays as it is to the bit; all quantizers are on. Linears that are not quantized, or
  * that the present layer skips, stay as they are (report.done is false). Dry runs and the step of the context are used up; four passes over x, each as
- * far as the site that it is for, one Hessian at a time. BK_EINVAL for other weight quantizers; else as bk_hessian_factor and bk_gptq, with the name of the site or the linear. */
+ * far as the site that it is for, one Hessian at a time. BK_EINVAL for other weight quantizers; else as bk_hessian_factor and bk_gptq, with the name
+ * of the site or the linear. */
 bk_status bk_block_gptq(bk_ctx *ctx, bk_block *b, const bk_stream *x, const bk_block_gptq_options *opt, bk_gptq_report report[BK_W_COUNT],
                         bk_error *err) BK_MUST_USE;
 
