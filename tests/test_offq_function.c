@@ -53,7 +53,7 @@ static void close_turned(turned *x)
 
 static double off_by(const turned *x, const bk_backend *be)
 {
-    double *got = bk_tiny_logits(be, x->src, x->t.ids, OFFQ_TOKENS), off = bk_tiny_distance(got, x->want, OFFQ_TOKENS * x->t.c.vocab);
+    double *got = bk_tiny_logits(be, x->src, x->t.ids, OFFQ_TOKENS, NULL), off = bk_tiny_distance(got, x->want, OFFQ_TOKENS * x->t.c.vocab);
     free(got);
     return off;
 }

@@ -89,7 +89,8 @@ void bk_tiny_model_write(const bk_config *c, uint64_t seed, char dir[BK_TINY_PAT
     ok(bk_st_writer_commit(p.writer, &err), &err);
 }
 
-void bk_tiny_model_set(const char *dir, const char *tensor, int64_t first, int64_t n, float value)
+/* The file that holds a tensor, at value `first`. */
+static FILE *open_at(const char *dir, const char *tensor, int64_t first, int64_t n)
 {
     bk_error err = {0};
     bk_st_set *s;
@@ -98,10 +99,23 @@ void bk_tiny_model_set(const char *dir, const char *tensor, int64_t first, int64
     ck_assert_msg(t && first + n <= t->count, "%s has no values %d..%d", tensor, (int)first, (int)(first + n - 1));
     FILE *f = fopen(bk_st_file_path(s, t->file), "r+b");
     ck_assert_ptr_nonnull(f);
-    ck_assert_int_eq(fseek(f, (long)t->offset + (long)first * (long)sizeof value, SEEK_SET), 0);
+    ck_assert_int_eq(fseek(f, (long)t->offset + (long)first * (long)sizeof(float), SEEK_SET), 0);
+    bk_st_close(s);
+    return f;
+}
+
+void bk_tiny_model_set(const char *dir, const char *tensor, int64_t first, int64_t n, float value)
+{
+    FILE *f = open_at(dir, tensor, first, n);
     for (int64_t i = 0; i < n; i++) ck_assert_int_eq(fwrite(&value, sizeof value, 1, f), 1);
     ck_assert_int_eq(fclose(f), 0);
-    bk_st_close(s);
+}
+
+void bk_tiny_model_put(const char *dir, const char *tensor, const float *values, int64_t n)
+{
+    FILE *f = open_at(dir, tensor, 0, n);
+    ck_assert_int_eq(fwrite(values, sizeof *values, (size_t)n, f), n);
+    ck_assert_int_eq(fclose(f), 0);
 }
 
 void bk_tiny_model_remove(const char *dir)

@@ -16,6 +16,8 @@ bk_config bk_tiny_config(void);
 void bk_tiny_model_write(const bk_config *c, uint64_t seed, char dir[BK_TINY_PATH]);
 /* Values first .. first + n - 1 of a tensor become `value`. */
 void bk_tiny_model_set(const char *dir, const char *tensor, int64_t first, int64_t n, float value);
+/* The first n values of a tensor become `values`. */
+void bk_tiny_model_put(const char *dir, const char *tensor, const float *values, int64_t n);
 void bk_tiny_model_remove(const char *dir);
 
 #endif
