@@ -1,6 +1,5 @@
 #include "blocks/gptq.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,21 +14,15 @@ typedef struct collector {
     bk_hessian h;
 } collector;
 
-/* x with the first token of every sequence times sqrt(first_weight) */
-static const bk_tensor *weigh_first(bk_ctx *ctx, const collector *c, const bk_tensor *x)
+/* The first token of every sequence once more, so that it counts first_weight times */
+static bk_status add_first(bk_ctx *ctx, const collector *c, const bk_tensor *x)
 {
-    const bk_backend *be = c->b->be;
-    int64_t cols = bk_last_dim(x), stride = c->tokens * cols * (int64_t)bk_dtype_size(x->dtype);
-    bk_tensor *y = bk_real_new(ctx, x->ndim, x->dim, "weighed inputs");
-    if (!y || bk_ctx_measuring(ctx)) return y;
-    if (be->copy(y->data, x->data, (size_t)bk_numel(x) * bk_dtype_size(x->dtype)) &&
-        bk_fail(bk_ctx_error(ctx), BK_EDEVICE, "copying the inputs of %s failed", bk_site_name[c->site]))
-        return NULL;
-    for (int64_t s = 0; s < bk_numel(x) / (c->tokens * cols); s++) {
-        bk_axpy_args more = {.n = cols, .alpha = sqrt(c->first_weight) - 1, .x = (char *)x->data + s * stride, .y = (char *)y->data + s * stride};
-        if (bk_k_axpy(ctx, &more)) return NULL;
+    int64_t stride = c->tokens * c->h.n * (int64_t)bk_dtype_size(x->dtype);
+    for (int64_t s = 0; s < bk_numel(x) / (c->tokens * c->h.n); s++) {
+        const void *first = bk_ctx_measuring(ctx) ? NULL : (const char *)x->data + s * stride;
+        BK_TRY(bk_k_gram(ctx, &(bk_gram_args){.rows = 1, .cols = c->h.n, .alpha = c->alpha * (c->first_weight - 1), .x = first, .h = c->h.h->data}));
     }
-    return y;
+    return BK_OK;
 }
 
 /* A tap sees values before their quantizer, linears behind it. */
@@ -38,8 +31,8 @@ static void collect(bk_ctx *ctx, void *user, bk_site_id site, const bk_tensor *x
     collector *c = user;
     if (site != c->site) return;
     x = bk_qinst_apply(ctx, &c->b->site[site], (bk_tensor *)x);
-    if (x && c->first_weight > 1) x = weigh_first(ctx, c, x);
-    if (x && bk_hessian_add(ctx, &c->h, x, c->alpha)) return; /* the error is in the context */
+    if (!x || bk_hessian_add(ctx, &c->h, x, c->alpha)) return; /* the error is in the context */
+    if (c->first_weight > 1 && add_first(ctx, c, x)) return;
 }
 
 /* H = 2/N sum x x^T over N sequences, as published: the scale of the loss */
